@@ -1,0 +1,212 @@
+"""What the daemon asks of a backend. The real one runs mlx; the tests' one runs a script.
+
+Threads: `LoadedModel.backend` and everything reached through it belongs to one thread, from load
+to close. `PromptEncoder` may be called from any thread. An `OutputStream` belongs to whoever made
+it. `ModelInfo` and the values of `messages` are frozen and go anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mlx_backend.messages import (
+    MemoryReport,
+    ModelInfo,
+    OutputDelta,
+    Prompt,
+    Sampling,
+    TokenIds,
+)
+
+
+class Span(Protocol):
+    """KV of the sliceable layers for an interval of tokens: immutable, a detached copy."""
+
+    @property
+    def length(self) -> int:
+        """Tokens covered, ≥ 1."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that freeing this span would give back."""
+
+    @property
+    def array_count(self) -> int:
+        """Device arrays that this span keeps."""
+
+    def split(self, at: int) -> tuple[Span, Span]:
+        """The first `at` tokens and the rest, 0 < at < length. Copies one block at most.
+
+        The halves share nothing with each other; whole blocks are handed on, not copied.
+        """
+
+    def join(self, after: Span) -> Span:
+        """This span followed by `after`, the interval right behind it. Copies no full block."""
+
+    def block_lengths(self) -> tuple[int, ...]:
+        """Tokens of each storage block in order; a cut at a block's edge copies nothing."""
+
+
+class Checkpoint(Protocol):
+    """State of the layers that cannot be cut, after exactly `length` tokens: immutable."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def array_count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All it takes to restore a row of `length` tokens: spans end to end, and the checkpoint.
+
+    `checkpoint` is None on sliceable models, where the last span may reach beyond `length`.
+    """
+
+    length: int
+    spans: tuple[Span, ...]
+    checkpoint: Checkpoint | None = None
+
+
+class Row(Protocol):
+    """The live state of one request, from `open_row` to `release`. Never shared with a span."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the state. Decoding: the prompt and every token that `step` returned."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes this row keeps, its room for more tokens included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token of one row; or why the row failed, in which case it has been released."""
+
+    row: Row
+    token: int
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the backend did since it was loaded; tests count with it. Tokens, steps, bytes."""
+
+    chunks_read: int = 0
+    tokens_read: int = 0
+    steps: int = 0
+    tokens_decoded: int = 0
+    batch_copies: int = 0
+    bytes_captured: int = 0
+    bytes_restored: int = 0
+
+
+class Backend(Protocol):
+    """Array work. Every call comes from the thread that loaded the model and returns when done."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    def open_row(self, snapshot: Snapshot | None, room: int) -> Row:
+        """A fresh row, or a copy of `snapshot`, with buffers for at least `room` tokens in all.
+
+        Raises RestoreFailed if the snapshot does not fit; then nothing is held.
+        """
+
+    def read(self, row: Row, tokens: TokenIds) -> None:
+        """Run one chunk of prompt through the model; evaluated on return.
+
+        Raises StepFailed; then the row must be released and nothing captured from it.
+        """
+
+    def capture_span(self, row: Row, start: int, stop: int) -> Span:
+        """Copy the KV of tokens [start, stop), stop ≤ row.length, also while the row decodes.
+
+        Copies that interval only. Raises StateMismatch if a layer disagrees with `row.length`.
+        """
+
+    def capture_checkpoint(self, row: Row) -> Checkpoint:
+        """Copy the state of the layers that cannot be cut, as it is after `row.length` tokens."""
+
+    def start_decoding(
+        self, row: Row, last_token: int, sampling: Sampling, context: TokenIds
+    ) -> None:
+        """Let `row` take part in `step` from now on.
+
+        `last_token` is the prompt's last token, which has not been run; `context` is the whole
+        prompt (for the repetition penalty). `sampling` was validated by the caller.
+        """
+
+    def step(self) -> list[Sampled]:
+        """One token for every decoding row, in no particular order; [] when none decodes.
+
+        The token is already part of its row's state. Raises StepFailed: then every decoding row
+        has been released and nothing may be captured from it.
+        """
+
+    def release(self, row: Row) -> None:
+        """Drop the row in whatever phase it is. Idempotent."""
+
+    def memory(self) -> MemoryReport: ...
+
+    def trim_pool(self) -> None:
+        """Give pooled buffers back to the system; called when work pauses."""
+
+    def close(self) -> None:
+        """Drop everything and synchronise the device; nothing may be called afterwards."""
+
+
+class OutputStream(Protocol):
+    """Token ids of one answer to text: incremental, never raises.
+
+    The text is cut before the first stop string; text that may yet become one is held back.
+    """
+
+    def push(self, ids: Sequence[int]) -> OutputDelta: ...
+
+    def finish(self) -> OutputDelta:
+        """What was held back, with U+FFFD for an incomplete character."""
+
+
+class PromptEncoder(Protocol):
+    """Requests to token ids. Thread-safe. Raises PromptRejected."""
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_options: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """Render with the model's chat template, with its generation tail.
+
+        A message is `{"role", "content": str, …}` as templates know it; `tool_calls` entries are
+        `{"id", "type": "function", "function": {"name", "arguments": dict | str}}`.
+        """
+
+    def text(self, text: str) -> Prompt:
+        """Encode plain text, with exactly one beginning-of-text token where the model wants it."""
+
+    def ids(self, ids: Sequence[int]) -> Prompt:
+        """Take ids as they are, each checked against the vocabulary."""
+
+
+class LoadedModel(Protocol):
+    """A model in memory, with what turns requests into ids and ids into text."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def prompts(self) -> PromptEncoder: ...
+
+    def output(self, stop: Sequence[str] = ()) -> OutputStream: ...

@@ -1,0 +1,110 @@
+"""Values that cross between the daemon and a backend: frozen, and free of mlx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds: TypeAlias = npt.NDArray[np.int32]
+"""Token ids, shape (length,), dtype int32. Never written to after it was handed over."""
+
+
+def token_ids(ids: object) -> TokenIds:
+    """`ids` (any sequence of ints) as `TokenIds`; no copy where it already is one."""
+    return np.asarray(ids, dtype=np.int32)
+
+
+class CacheKind(StrEnum):
+    """What can be done with the model's state."""
+
+    SLICEABLE = "sliceable"  # every layer can be cut at any token: spans alone restore a row
+    CHECKPOINTED = "checkpointed"  # some layers cannot: a checkpoint is needed to restore a row
+    UNCACHEABLE = "uncacheable"  # a layer of an unknown class: nothing is stored, nothing reused
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the daemon knows of a loaded model.
+
+    `identity` is the hex digest that everything cached belongs to (weights' index, tokenizer,
+    template, KV format, adapter, snapshot format). Sizes are bytes; `span_token_bytes` is the KV
+    of all sliceable layers for one token, `checkpoint_bytes` an estimate of one full checkpoint
+    (0 for sliceable models).
+    """
+
+    name: str
+    path: str
+    identity: str
+    cache_kind: CacheKind
+    cache_classes: tuple[str, ...]
+    vocabulary_size: int
+    context_size: int
+    stop_ids: frozenset[int]
+    weight_bytes: int
+    span_token_bytes: int
+    checkpoint_bytes: int = 0
+    kv_bits: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn. `seed` is always set; a row's i-th draw depends on (seed, i)."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Offsets (in tokens) where a prompt has a natural joint; 0 where it has none.
+
+    head_end: end of system text and tools, common to every conversation that opens with them.
+    last_user_end: end of the last user (or tool result) message, before the generation tail.
+    stable_end: how much of the prompt stays a prefix when the conversation goes on.
+    is_raw: plain text or ids without a template: the last tokens may merge with what follows.
+    """
+
+    head_end: int = 0
+    last_user_end: int = 0
+    stable_end: int = 0
+    is_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered and encoded prompt: at least one token, every id within the vocabulary."""
+
+    tokens: TokenIds
+    marks: Marks = field(default_factory=Marks)
+
+    def __len__(self) -> int:
+        return int(self.tokens.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Bytes the device allocator holds: in use, pooled for reuse, and the highest ever in use."""
+
+    active_bytes: int
+    pooled_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDelta:
+    """Text that became certain. `stop` is the stop string that ended the output, if one did."""
+
+    text: str
+    stop: str | None = None
