@@ -1,0 +1,100 @@
+"""One tree for everything that can go wrong, with the HTTP status and the words a client reads."""
+
+from __future__ import annotations
+
+
+class DaemonError(Exception):
+    """Base of what a client can be told. The message says what is wrong and what to do.
+
+    `status` is the HTTP status, `kind` the OpenAI error type, `code` its machine-readable code,
+    `field` the request field at fault, `retry_after` seconds for 429 and 503.
+    """
+
+    status = 500
+    kind = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+
+
+class BadRequest(DaemonError):
+    """The body or one of its fields is not acceptable; `field` names it."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class ContextOverflow(BadRequest):
+    """The prompt does not fit the context; found before any reading."""
+
+    code = "context_length_exceeded"
+
+
+class Forbidden(DaemonError):
+    """Host or Origin is not this machine's own."""
+
+    status = 403
+    kind = "forbidden"
+
+
+class NotFound(DaemonError):
+    """No such route, model or thing."""
+
+    status = 404
+    kind = "not_found_error"
+
+
+class MethodNotAllowed(DaemonError):
+    status = 405
+    kind = "invalid_request_error"
+
+
+class BodyTooLarge(DaemonError):
+    status = 413
+    kind = "invalid_request_error"
+    code = "body_too_large"
+
+
+class UnsupportedMediaType(DaemonError):
+    status = 415
+    kind = "invalid_request_error"
+
+
+class Overloaded(DaemonError):
+    """The queue is full; always says when to come back."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "queue_full"
+
+
+class ModelUnavailable(DaemonError):
+    """No model is ready: loading, failed, or closing; always says when to come back."""
+
+    status = 503
+    kind = "service_unavailable"
+    code = "model_unavailable"
+
+
+class GenerationFailed(DaemonError):
+    """A step failed or the daemon stopped under a running request."""
+
+    status = 500
+    code = "generation_failed"
+
+
+class ConfigurationError(Exception):
+    """A setting, port or model that cannot work; the command line prints it and exits 78."""

@@ -1,0 +1,87 @@
+"""The words of the engine: what is asked of it, what it answers, and the record it leaves.
+
+Frozen values without mlx, HTTP or threads. Offsets and counts are tokens, times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from daemon.errors import DaemonError
+from mlx_backend.messages import Prompt, Sampling
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended well. A stop *string* is found by the caller, who then cancels."""
+
+    STOP = "stop"  # one of the model's stop ids was sampled
+    LENGTH = "length"  # max_tokens or the context's end was reached
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt to continue. `max_tokens` ≥ 1 and prompt + max_tokens ≤ context size + 1.
+
+    `session` is a label and a hint for retention; token ids alone decide what is reused.
+    """
+
+    id: str
+    prompt: Prompt
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """prompt = reused + read, once the prompt was read to its end; generated without a stop id."""
+
+    prompt: int
+    reused: int = 0
+    read: int = 0
+    generated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Its turn has come: `reused` tokens were restored, the rest is being read."""
+
+    reused: int
+    prompt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A chunk was read: `done` of `prompt` tokens are in the row, the reused ones included."""
+
+    done: int
+    prompt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Sampled tokens in order, stop ids left out."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a generation that ended well."""
+
+    reason: FinishReason
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a generation that did not."""
+
+    error: DaemonError
+    usage: Usage
+
+
+GenerationEvent: TypeAlias = Started | Progress | Generated | Finished | Failed
