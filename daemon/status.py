@@ -115,7 +115,7 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """`instance` is drawn anew at each start: liveness is this id over the socket, not a pid file."""
+    """`instance` is drawn anew at each start: liveness is that id over the socket, no pid file."""
 
     version: str
     instance: str

@@ -31,7 +31,7 @@ class PromptRejected(BackendError):
 
 
 class RestoreFailed(BackendError):
-    """A snapshot does not fit the model or disagrees with its key. The caller drops it and reads."""
+    """A snapshot does not fit the model or disagrees with its key; drop it and read instead."""
 
 
 class StateMismatch(BackendError):
