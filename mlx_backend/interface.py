@@ -79,7 +79,11 @@ class Row(Protocol):
 
     @property
     def length(self) -> int:
-        """Tokens in the state. Decoding: the prompt and every token that `step` returned."""
+        """Tokens in the state. Decoding: the prompt and every token that `step` returned.
+
+        Between `start_decoding` and the first `step` the prompt's last token may not be counted
+        yet: whoever stores a row's state takes this number, not the number of tokens sent.
+        """
 
     @property
     def nbytes(self) -> int:

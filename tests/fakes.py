@@ -1,0 +1,452 @@
+"""A model that follows a script, with state that carries its tokens.
+
+Spans, checkpoints and rows hold the very token ids that were read into them, and by default the
+next token is a function of all of them: an answer equals the cold run's only if the state is
+right, on every kind of cache the script pretends to have. A span and a checkpoint that disagree
+fail an assertion at once. Time passes only where the script says so.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlx_backend.errors import PromptRejected, RestoreFailed, StateMismatch, StepFailed
+from mlx_backend.interface import Counters, Sampled, Snapshot
+from mlx_backend.messages import (
+    CacheKind,
+    Marks,
+    MemoryReport,
+    ModelInfo,
+    OutputDelta,
+    Prompt,
+    Sampling,
+    TokenIds,
+    token_ids,
+)
+
+TURN_START, TURN_END, END_OF_TEXT = 257, 258, 259
+VOCABULARY_SIZE = 300
+SPAN_TOKEN_BYTES = 16
+CHECKPOINT_BYTES = 1_000
+
+
+@dataclass(frozen=True)
+class FakeSpan:
+    """Implements `interface.Span`; `blocks` are tuples of token ids."""
+
+    blocks: tuple[tuple[int, ...], ...]
+    block_tokens: int = 1024
+    token_bytes: int = SPAN_TOKEN_BYTES
+
+    @classmethod
+    def of(
+        cls, tokens: Iterable[int], block_tokens: int = 1024, token_bytes: int = SPAN_TOKEN_BYTES
+    ) -> FakeSpan:
+        ids = tuple(int(t) for t in tokens)
+        blocks = tuple(ids[i : i + block_tokens] for i in range(0, len(ids), block_tokens))
+        return cls(blocks, block_tokens, token_bytes)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(t for block in self.blocks for t in block)
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.blocks))
+
+    @property
+    def nbytes(self) -> int:
+        return self.length * self.token_bytes
+
+    @property
+    def array_count(self) -> int:
+        return len(self.blocks) if self.token_bytes else 0
+
+    def block_lengths(self) -> tuple[int, ...]:
+        return tuple(map(len, self.blocks))
+
+    def split(self, at: int) -> tuple[FakeSpan, FakeSpan]:
+        assert 0 < at < self.length
+        head: list[tuple[int, ...]] = []
+        tail: list[tuple[int, ...]] = []
+        start = 0
+        for block in self.blocks:
+            cut = at - start
+            if cut > 0:
+                head.append(block[:cut])
+            if cut < len(block):
+                tail.append(block[max(cut, 0) :])
+            start += len(block)
+        return self._with(head), self._with(tail)
+
+    def join(self, after: FakeSpan) -> FakeSpan:
+        return self._with([*self.blocks, *after.blocks])
+
+    def _with(self, blocks: list[tuple[int, ...]]) -> FakeSpan:
+        return FakeSpan(tuple(blocks), self.block_tokens, self.token_bytes)
+
+
+@dataclass(frozen=True)
+class FakeCheckpoint:
+    """Implements `interface.Checkpoint`: the state after exactly these tokens."""
+
+    tokens: tuple[int, ...]
+    nbytes: int = CHECKPOINT_BYTES
+    array_count: int = 2
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+def hashed_reply(state: Sequence[int], index: int) -> int:
+    """A letter that depends on every token of the state; ends the turn after 40 tokens."""
+    if index >= 40:
+        return TURN_END
+    return 97 + zlib.crc32(np.asarray(state, dtype=np.int32).tobytes()) % 26
+
+
+def fixed_reply(ids: Sequence[int], then: int = TURN_END) -> Callable[[Sequence[int], int], int]:
+    """Says `ids`, whatever the prompt was, and ends the turn."""
+    return lambda state, index: ids[index] if index < len(ids) else then
+
+
+def echo_reply(marker: str = "CODE-") -> Callable[[Sequence[int], int], int]:
+    """Says the last word of the state that begins with `marker`, and ends the turn."""
+
+    def reply(state: Sequence[int], index: int) -> int:
+        prompt = state[: len(state) - index]
+        text = bytes(t for t in prompt if t < 256).decode("utf-8", "replace")
+        word = marker + text.rsplit(marker, 1)[1].split()[0] if marker in text else ""
+        answer = word.encode()
+        return answer[index] if index < len(answer) else TURN_END
+
+    return reply
+
+
+@dataclass
+class Faults:
+    """How many of the coming calls fail, in each place; a test may set them at any time."""
+
+    loads: int = 0
+    restores: int = 0
+    reads: int = 0
+    steps: int = 0
+    rows: int = 0
+    captures: int = 0
+    steps_before: int = 0
+    reads_before: int = 0
+    unexpected_steps: int = 0  # an exception that no contract allows
+
+    def take(self, name: str) -> bool:
+        waits = f"{name}_before"
+        left = getattr(self, name)
+        if left <= 0:
+            return False
+        if getattr(self, waits, 0) > 0:
+            setattr(self, waits, getattr(self, waits) - 1)
+            return False
+        setattr(self, name, left - 1)
+        return True
+
+
+@dataclass
+class Script:
+    """What the model says and how long everything takes. Times are seconds."""
+
+    reply: Callable[[Sequence[int], int], int] = hashed_reply
+    chunk_seconds: float = 0.0
+    read_token_seconds: float = 0.0
+    step_seconds: float = 0.0
+    load_seconds: float = 0.0
+    block_tokens: int = 1024
+    span_token_bytes: int = SPAN_TOKEN_BYTES
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    context_size: int = 200_000
+    faults: Faults = field(default_factory=Faults)
+
+
+class FakeRow:
+    """Implements `interface.Row`; `state` are the tokens read and generated so far."""
+
+    def __init__(self, state: Sequence[int], room: int, token_bytes: int) -> None:
+        self.state = list(state)
+        self.room = room
+        self.token_bytes = token_bytes
+        self.sampling: Sampling | None = None
+        self.generated = 0
+        self.is_released = False
+        self.is_broken = False
+
+    @property
+    def length(self) -> int:
+        return len(self.state)
+
+    @property
+    def nbytes(self) -> int:
+        return max(self.room, self.length) * self.token_bytes
+
+
+class ScriptedBackend:
+    """Implements `interface.Backend`. `log` holds one tuple per call: its name, then its counts."""
+
+    def __init__(self, kind: CacheKind, script: Script) -> None:
+        self.kind = kind
+        self.script = script
+        self.counters = Counters()
+        self.log: list[tuple[Any, ...]] = []
+        self.rows: list[FakeRow] = []
+        self.is_closed = False
+        self._thread = threading.get_ident()
+        self._decoding: list[FakeRow] = []
+
+    def open_row(self, snapshot: Snapshot | None, room: int) -> FakeRow:
+        self._enter()
+        state: tuple[int, ...] = ()
+        if snapshot is not None:
+            if self.script.faults.take("restores"):
+                raise RestoreFailed("the script says so")
+            state = self._restored(snapshot)
+            self.counters.bytes_restored += len(state) * self.script.span_token_bytes
+        row = FakeRow(state, room, self.script.span_token_bytes)
+        self.rows.append(row)
+        self.log.append(("open", len(state), room))
+        return row
+
+    def _restored(self, snapshot: Snapshot) -> tuple[int, ...]:
+        tokens = tuple(t for span in snapshot.spans for t in span.tokens)  # type: ignore[attr-defined]
+        assert len(tokens) >= snapshot.length, "the spans do not reach the snapshot's length"
+        tokens = tokens[: snapshot.length]
+        if self.kind is CacheKind.SLICEABLE:
+            assert snapshot.checkpoint is None
+            return tokens
+        assert snapshot.checkpoint is not None, "a row of this kind needs a checkpoint"
+        assert snapshot.checkpoint.tokens == tokens, "checkpoint and spans disagree"  # type: ignore[attr-defined]
+        return tokens
+
+    def read(self, row: FakeRow, tokens: TokenIds) -> None:
+        self._enter(row)
+        self.log.append(("read", len(tokens), row.length))
+        time.sleep(self.script.chunk_seconds + self.script.read_token_seconds * len(tokens))
+        if self.script.faults.take("reads"):
+            row.is_broken = True
+            row.state.extend(int(t) for t in tokens[: len(tokens) // 2])
+            raise StepFailed("the script says so")
+        row.state.extend(int(t) for t in tokens)
+        self.counters.chunks_read += 1
+        self.counters.tokens_read += len(tokens)
+
+    def capture_span(self, row: FakeRow, start: int, stop: int) -> FakeSpan:
+        self._enter(row)
+        assert 0 <= start < stop <= row.length
+        if self.script.faults.take("captures"):
+            raise StateMismatch("the script says so")
+        self.log.append(("capture_span", start, stop))
+        span = FakeSpan.of(
+            row.state[start:stop], self.script.block_tokens, self.script.span_token_bytes
+        )
+        self.counters.bytes_captured += span.nbytes
+        return span
+
+    def capture_checkpoint(self, row: FakeRow) -> FakeCheckpoint:
+        self._enter(row)
+        assert self.kind is CacheKind.CHECKPOINTED
+        self.log.append(("capture_checkpoint", row.length))
+        self.counters.bytes_captured += self.script.checkpoint_bytes
+        return FakeCheckpoint(tuple(row.state), self.script.checkpoint_bytes)
+
+    def start_decoding(
+        self, row: FakeRow, last_token: int, sampling: Sampling, context: TokenIds
+    ) -> None:
+        self._enter(row)
+        assert [*row.state, last_token] == context.tolist(), "the row does not hold its prompt"
+        row.state.append(last_token)
+        row.sampling = sampling
+        self._decoding.append(row)
+        self.log.append(("start_decoding", row.length))
+
+    def step(self) -> list[Sampled]:
+        self._enter()
+        if not self._decoding:
+            return []
+        time.sleep(self.script.step_seconds)
+        self.log.append(("step", len(self._decoding)))
+        if self.script.faults.take("unexpected_steps"):
+            raise RuntimeError("an exception nobody expected")
+        if self.script.faults.take("steps"):
+            for row in self._decoding:
+                row.is_released = row.is_broken = True
+            self._decoding.clear()
+            raise StepFailed("the script says so")
+        self.counters.steps += 1
+        return [self._sample(row) for row in list(self._decoding)]
+
+    def _sample(self, row: FakeRow) -> Sampled:
+        if self.script.faults.take("rows"):
+            row.is_broken = True
+            self.release(row)
+            return Sampled(row, -1, "the script says so")
+        token = self.script.reply(row.state, row.generated)
+        row.state.append(token)
+        row.generated += 1
+        self.counters.tokens_decoded += 1
+        return Sampled(row, token)
+
+    def release(self, row: FakeRow) -> None:
+        self._enter()
+        if not row.is_released:
+            self.log.append(("release", row.length))
+        row.is_released = True
+        if row in self._decoding:
+            self._decoding.remove(row)
+
+    def memory(self) -> MemoryReport:
+        held = sum(row.nbytes for row in self.rows if not row.is_released)
+        return MemoryReport(active_bytes=held, pooled_bytes=0, peak_bytes=held)
+
+    def trim_pool(self) -> None:
+        self._enter()
+
+    def close(self) -> None:
+        self._enter()
+        self.is_closed = True
+
+    @property
+    def live_rows(self) -> int:
+        return sum(not row.is_released for row in self.rows)
+
+    def _enter(self, row: FakeRow | None = None) -> None:
+        assert threading.get_ident() == self._thread, "array work on a foreign thread"
+        assert not self.is_closed, "the backend was closed"
+        if row is not None:
+            assert not row.is_released, "the row was released"
+            assert not row.is_broken, "a row of a failed step may only be released"
+
+
+class BytePrompts:
+    """Implements `interface.PromptEncoder` in ChatML form: one token per byte, turns by ids."""
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_options: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        head = list(messages[:1]) if messages and messages[0]["role"] == "system" else []
+        ids: list[int] = []
+        if tools:
+            ids += self._turn("tools", json.dumps(list(tools)))
+        ids += self._turns(head, 0)
+        head_end = len(ids)
+        ids += self._turns(messages[len(head) :], len(head))
+        stable_end = len(ids)
+        ids += [TURN_START, *b"assistant\n"]
+        marks = Marks(head_end=head_end, last_user_end=stable_end, stable_end=stable_end)
+        return Prompt(token_ids(ids), marks)
+
+    def _turns(self, messages: Sequence[Mapping[str, Any]], first: int) -> list[int]:
+        ids: list[int] = []
+        for index, message in enumerate(messages, first):
+            content = message.get("content") or ""
+            calls = message.get("tool_calls")
+            try:
+                ids += self._turn(message["role"], content + (json.dumps(calls) if calls else ""))
+            except UnicodeEncodeError as error:
+                field_name = f"messages[{index}].content"
+                raise PromptRejected("not valid Unicode text", field_name) from error
+        return ids
+
+    @staticmethod
+    def _turn(role: str, content: str) -> list[int]:
+        return [TURN_START, *f"{role}\n{content}".encode(), TURN_END, *b"\n"]
+
+    def text(self, text: str) -> Prompt:
+        return self.ids(list(text.encode()))
+
+    def ids(self, ids: Sequence[int]) -> Prompt:
+        if not ids:
+            raise PromptRejected("the prompt is empty", "prompt")
+        for index, token in enumerate(ids):
+            if not 0 <= token < VOCABULARY_SIZE:
+                message = f"token id {token} is outside the vocabulary of {VOCABULARY_SIZE}"
+                raise PromptRejected(message, f"prompt[{index}]")
+        return Prompt(token_ids(ids), Marks(is_raw=True))
+
+
+class ByteOutput:
+    """Implements `interface.OutputStream` for byte tokens; ids over 255 are not text."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = [s for s in stop if s]
+        self._held = ""
+        self._is_over = False
+
+    def push(self, ids: Sequence[int]) -> OutputDelta:
+        return self._take(self._decoder.decode(bytes(t for t in ids if 0 <= t < 256)))
+
+    def finish(self) -> OutputDelta:
+        delta = self._take(self._decoder.decode(b"", final=True))
+        held, self._held = self._held, ""
+        return OutputDelta(delta.text + held, delta.stop)
+
+    def _take(self, text: str) -> OutputDelta:
+        if self._is_over:
+            return OutputDelta("")
+        self._held += text
+        found = [(self._held.find(s), s) for s in self._stop if s in self._held]
+        if found:
+            at, stop = min(found)
+            text, self._held, self._is_over = self._held[:at], "", True
+            return OutputDelta(text, stop)
+        keep = max(
+            (n for s in self._stop for n in range(len(s)) if self._held.endswith(s[:n])), default=0
+        )
+        cut = len(self._held) - keep
+        text, self._held = self._held[:cut], self._held[cut:]
+        return OutputDelta(text)
+
+
+class ScriptedModel:
+    """Implements `interface.LoadedModel`. Make it where the engine loads: on the engine's thread."""
+
+    def __init__(self, script: Script | None = None, kind: CacheKind = CacheKind.SLICEABLE) -> None:
+        self.script = script or Script()
+        if self.script.faults.take("loads"):
+            raise RuntimeError("the script says that loading fails")
+        time.sleep(self.script.load_seconds)
+        self.backend = ScriptedBackend(kind, self.script)
+        self.prompts = BytePrompts()
+        self.info = ModelInfo(
+            name="scripted",
+            path="/models/scripted",
+            identity=f"scripted-{kind}",
+            cache_kind=kind,
+            cache_classes=("FakeCache",),
+            vocabulary_size=VOCABULARY_SIZE,
+            context_size=self.script.context_size,
+            stop_ids=frozenset({TURN_END, END_OF_TEXT}),
+            weight_bytes=1_000_000,
+            span_token_bytes=self.script.span_token_bytes,
+            checkpoint_bytes=0 if kind is CacheKind.SLICEABLE else self.script.checkpoint_bytes,
+        )
+
+    def output(self, stop: Sequence[str] = ()) -> ByteOutput:
+        return ByteOutput(stop)
+
+
+def filler(length: int, seed: int) -> str:
+    """About `length` tokens of deterministic words for a byte tokenizer; differs per seed."""
+    random = np.random.default_rng(seed)
+    letters = random.integers(97, 123, size=length, dtype=np.uint8)
+    letters[::6] = 32
+    return letters.tobytes().decode()
