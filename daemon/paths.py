@@ -1,0 +1,33 @@
+"""Every path that mlxd uses on this machine. Nothing is created here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import PlatformDirs
+
+_DIRECTORIES = PlatformDirs("mlxd", appauthor=False)
+
+
+def models_folder() -> Path:
+    """Models that mlxd fetched itself. Safe to delete: they are fetched again."""
+    return _DIRECTORIES.user_cache_path / "models"
+
+
+def demo_model_folder() -> Path:
+    """Where `mlxd demo` puts the small real model, and `mlxd serve` looks without `--model`."""
+    return models_folder() / "SmolLM2-135M-Instruct"
+
+
+def logs_folder() -> Path:
+    return _DIRECTORIES.user_log_path
+
+
+def daemon_log() -> Path:
+    """The daemon's log, rotated by size."""
+    return logs_folder() / "mlxd.log"
+
+
+def demo_log() -> Path:
+    """What the daemon of the last `mlxd demo` wrote to its terminal."""
+    return logs_folder() / "demo.log"

@@ -1,0 +1,260 @@
+"""Every setting, declared once: its flag, its environment variable and its line in the README.
+
+The fields of `Settings` are the table. A value comes from the highest source that names it: a
+flag, then the environment (`MLXD_…`), then the default; where each came from is kept beside it.
+All sources are text and go through one parser, so a wrong value is refused in the same words
+wherever it stands. The only module that reads the environment. Imports no third-party code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from daemon.errors import ConfigurationError
+
+BYTES_PER_UNIT = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+class Origin(StrEnum):
+    """Where a value came from, lowest first."""
+
+    DEFAULT = "default"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+class PromptEnd(StrEnum):
+    """Which prompts leave a checkpoint at their end."""
+
+    INITIAL = "initial"
+    EVERY = "every"
+
+
+Parser = Callable[[str], Any]
+"""Text to value. Raises ValueError with what is expected instead, as in "a whole number"."""
+
+
+def text(raw: str) -> str:
+    if not raw.strip():
+        raise ValueError("some text")
+    return raw.strip()
+
+
+def whole_number(minimum: int, maximum: int | None = None) -> Parser:
+    """A parser of whole numbers within bounds, both included."""
+    expected = f"a whole number from {minimum} to {maximum}"
+    if maximum is None:
+        expected = f"a whole number, {minimum} or more"
+
+    def parse(raw: str) -> int:
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", raw):
+            raise ValueError(expected)
+        number = int(raw)
+        if number < minimum or (maximum is not None and number > maximum):
+            raise ValueError(expected)
+        return number
+
+    return parse
+
+
+def byte_size(raw: str) -> int:
+    """`2GB` (10⁹), `2GiB` (2³⁰), `1.5gb` or plain bytes."""
+    matched = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", raw)
+    if not matched or matched[2].upper() not in BYTES_PER_UNIT:
+        raise ValueError("a size such as 2GB, 512MiB or a number of bytes")
+    return int(float(matched[1]) * BYTES_PER_UNIT[matched[2].upper()])
+
+
+def one_of(*choices: str, convert: Parser = str) -> Parser:
+    """A parser of exactly these words, in any case."""
+
+    def parse(raw: str) -> Any:
+        word = raw.strip().lower()
+        if word not in choices:
+            raise ValueError(" or ".join(choices))
+        return convert(word)
+
+    return parse
+
+
+def row(parse: Parser, values: str, help: str, default: Any = None, unset: str = "") -> Any:
+    """One line of the table. `unset` says what happens without a value, where default is None."""
+    metadata = {"parse": parse, "values": values, "help": help, "unset": unset}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `mlxd serve` runs with. Sizes are bytes, lengths tokens."""
+
+    model: str | None = row(
+        text,
+        "FOLDER_OR_REPO",
+        "Model folder, or the name of a hub repository that is already downloaded",
+        unset="the demo's model",
+    )
+    name: str | None = row(
+        text, "NAME", "Name by which clients ask for the model", unset="the model's own"
+    )
+    port: int = row(whole_number(1, 65535), "PORT", "Port on the loopback interface", 8642)
+    kv_bits: int | None = row(
+        one_of("4", "8", convert=int), "4|8", "Quantise keys and values", unset="not quantised"
+    )
+    context_size: int | None = row(
+        whole_number(16), "TOKENS", "Longest prompt with its answer", unset="the model's own"
+    )
+    chunk_tokens: int = row(
+        whole_number(16, 65536), "TOKENS", "Prompt tokens read in one go, at most", 512
+    )
+    prefix_cache_entries: int | None = row(
+        whole_number(0), "N", "Snapshots kept for reuse; 0 keeps none", unset="unlimited"
+    )
+    prefix_cache_bytes: int | None = row(
+        byte_size, "SIZE", "Memory for snapshots, such as 2GB", unset="a share of memory"
+    )
+    prefix_checkpoint_prompt_end: PromptEnd | None = row(
+        one_of("initial", "every", convert=PromptEnd),
+        "initial|every",
+        "Keep the end of a session's first prompt, or of every prompt",
+        unset="every; initial with an interval",
+    )
+    prefix_checkpoint_interval: int | None = row(
+        whole_number(16), "TOKENS", "Also keep a snapshot every so many tokens", unset="none"
+    )
+    max_concurrent_requests: int = row(
+        whole_number(1, 256), "N", "Requests that are read or answered at once", 8
+    )
+    max_queued_requests: int = row(
+        whole_number(0, 100_000), "N", "Requests that may wait; more are answered 429", 64
+    )
+    max_body_bytes: int = row(byte_size, "SIZE", "Largest request body", 32 * 2**20)
+    log_level: str = row(
+        one_of("debug", "info", "warning", "error"),
+        "debug|info|warning|error",
+        "How much is logged; prompts and answers never are",
+        "info",
+    )
+
+    @property
+    def captures_every_prompt_end(self) -> bool:
+        """An interval given alone stands in for the prompt ends after a session's first."""
+        chosen = self.prefix_checkpoint_prompt_end
+        if chosen is None:
+            return self.prefix_checkpoint_interval is None
+        return chosen is PromptEnd.EVERY
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the table, as the command line and the README show it."""
+
+    name: str
+    default: Any
+    parse: Parser
+    values: str
+    help: str
+    unset: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def environment_name(self) -> str:
+        return "MLXD_" + self.name.upper()
+
+    @property
+    def shown_default(self) -> str:
+        if self.default is None:
+            return self.unset
+        if self.parse is byte_size and self.default % 2**20 == 0:
+            return f"{self.default // 2**20}MiB"
+        return str(self.default)
+
+
+TABLE = tuple(Setting(each.name, each.default, **each.metadata) for each in fields(Settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings, and where each one came from."""
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+
+    def chosen(self) -> str:
+        """What differs from an untouched daemon, in one line for the log."""
+        named = (each for each in TABLE if self.origins[each.name] is not Origin.DEFAULT)
+        parts = (
+            f"{each.flag[2:]}={getattr(self.settings, each.name)} ({self.origins[each.name]})"
+            for each in named
+        )
+        return ", ".join(parts) or "defaults"
+
+
+def resolve(
+    flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None
+) -> Resolved:
+    """Settings from the flags given (by setting name), the environment and the defaults.
+
+    `environment` stands in for this process's own. Raises ConfigurationError, which names the
+    flag or variable at fault.
+    """
+    variables = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for setting in TABLE:
+        origins[setting.name], source, raw = _source(setting, flags, variables)
+        if raw is not None:
+            values[setting.name] = _parsed(setting, source, raw)
+    settings = Settings(**values)
+    _refuse_contradictions(settings)
+    return Resolved(settings, origins)
+
+
+def _source(
+    setting: Setting, flags: Mapping[str, str | None], variables: Mapping[str, str]
+) -> tuple[Origin, str, str | None]:
+    """Where the value of `setting` stands: its origin, the name it has there, its text."""
+    given = flags.get(setting.name)
+    if given is not None:
+        return Origin.FLAG, setting.flag, given
+    named = variables.get(setting.environment_name)
+    if named:
+        return Origin.ENVIRONMENT, setting.environment_name, named
+    return Origin.DEFAULT, "", None
+
+
+def _parsed(setting: Setting, source: str, raw: str) -> Any:
+    try:
+        return setting.parse(raw)
+    except ValueError as expected:
+        raise ConfigurationError(f"{source} is {raw!r}, but has to be {expected}.") from None
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    interval, prompt_end = (
+        settings.prefix_checkpoint_interval,
+        settings.prefix_checkpoint_prompt_end,
+    )
+    if interval is not None and prompt_end is PromptEnd.EVERY:
+        raise ConfigurationError(
+            "--prefix-checkpoint-interval does not go together with "
+            "--prefix-checkpoint-prompt-end every: leave one of them out."
+        )
