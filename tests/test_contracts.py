@@ -1,0 +1,119 @@
+"""Rules of the code that neither a type checker nor import-linter knows."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("daemon", "mlx_backend", "launchd")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+THREADS = {"threading", "_thread", "concurrent.futures"}
+ARRAY_LIBRARIES = {"mlx", "mlx_lm", "transformers", "tokenizers"}
+FREE_OF_MLX = {"interface", "messages", "errors", "blas"}
+MAX_MODULE_LINES = 400
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module named by an import, also by one inside a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_within(imported: str, names: set[str]) -> bool:
+    return any(imported == name or imported.startswith(name + ".") for name in names)
+
+
+def importers(names: set[str]) -> set[str]:
+    return {
+        module
+        for module, tree in MODULES.items()
+        if any(is_within(imported, names) for imported in imports(tree))
+    }
+
+
+def of_package(modules: set[str], package: str) -> set[str]:
+    return {module for module in modules if module.split(".")[0] == package}
+
+
+def test_one_module_starts_threads():
+    assert importers(THREADS) == {"daemon.engine"}
+
+
+def test_one_module_reads_the_environment():
+    readers = {
+        module
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv"})
+    }
+    assert readers == {"daemon.settings"}
+
+
+def writes_to_the_terminal(node: ast.AST) -> bool:
+    called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return called in {"print", "sys.stdout.write", "sys.stderr.write"}
+
+
+def test_one_module_prints():
+    printers = {
+        module
+        for module, tree in MODULES.items()
+        if any(map(writes_to_the_terminal, ast.walk(tree)))
+    }
+    assert printers == {"daemon.cli"}
+
+
+def test_no_middleware_that_hides_a_disconnect_is_used():
+    for module, tree in MODULES.items():
+        named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert "BaseHTTPMiddleware" not in named, module
+        assert not any("starlette.middleware.base" in name for name in imports(tree)), module
+
+
+def test_the_daemon_imports_no_array_library():
+    assert of_package(importers(ARRAY_LIBRARIES), "daemon") == set()
+
+
+def test_only_serve_imports_the_backends_implementation_and_only_inside_functions():
+    implementation = {
+        module
+        for module in MODULES
+        if module.startswith("mlx_backend.") and module.split(".")[1] not in FREE_OF_MLX
+    }
+    assert implementation
+    assert of_package(importers(implementation), "daemon") == {"daemon.serve"}
+    at_the_top = [node for node in MODULES["daemon.serve"].body if isinstance(node, ast.ImportFrom)]
+    for node in at_the_top:
+        assert not is_within(str(node.module), implementation), ast.unparse(node)
+
+
+@pytest.mark.parametrize("name", sorted(FREE_OF_MLX))
+def test_what_crosses_to_the_daemon_is_free_of_mlx(name):
+    module = f"mlx_backend.{name}"
+    assert not any(is_within(imported, ARRAY_LIBRARIES) for imported in imports(MODULES[module]))
+
+
+def test_settings_stop_at_serve():
+    assert importers({"daemon.settings"}) <= {"daemon.cli", "daemon.serve"}
+
+
+def test_every_module_says_what_it_is_for_and_stays_small():
+    for path in SOURCES:
+        module = name_of(path)
+        assert ast.get_docstring(MODULES[module]), f"{module} has no docstring"
+        lines = path.read_text(encoding="utf-8").count("\n")
+        assert lines <= MAX_MODULE_LINES, f"{module} has {lines} lines"

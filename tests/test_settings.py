@@ -1,0 +1,105 @@
+"""One table declares every setting; each source of a value is read by the same rules."""
+
+import pytest
+
+from daemon.errors import ConfigurationError
+from daemon.settings import TABLE, Origin, PromptEnd, Settings, resolve
+
+
+def test_an_untouched_daemon_runs_with_the_defaults():
+    resolved = resolve({}, {})
+    assert resolved.settings == Settings()
+    assert set(resolved.origins.values()) == {Origin.DEFAULT}
+    assert resolved.chosen() == "defaults"
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default():
+    environment = {"MLXD_PORT": "9000", "MLXD_KV_BITS": "8"}
+    resolved = resolve({"port": "9001", "kv_bits": None}, environment)
+    assert resolved.settings.port == 9001
+    assert resolved.settings.kv_bits == 8
+    assert resolved.origins["port"] is Origin.FLAG
+    assert resolved.origins["kv_bits"] is Origin.ENVIRONMENT
+    assert resolved.origins["model"] is Origin.DEFAULT
+    assert resolved.chosen() == "port=9001 (flag), kv-bits=8 (environment)"
+
+
+def test_an_empty_variable_counts_as_not_set():
+    assert resolve({}, {"MLXD_MODEL": ""}).settings.model is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1048576", 2**20),
+        ("2GB", 2 * 10**9),
+        (" 2 gib ", 2 * 2**30),
+        ("1.5MB", 1_500_000),
+        ("512KiB", 512 * 1024),
+    ],
+)
+def test_sizes_are_read_with_their_units(text, size):
+    assert resolve({"prefix_cache_bytes": text}, {}).settings.prefix_cache_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("port", "0", "from 1 to 65535"),
+        ("port", "70000", "from 1 to 65535"),
+        ("port", "80a", "from 1 to 65535"),
+        ("kv_bits", "5", "4 or 8"),
+        ("chunk_tokens", "-1", "a whole number"),
+        ("prefix_cache_bytes", "2 parsecs", "a size such as 2GB"),
+        ("prefix_cache_bytes", "", "a size such as 2GB"),
+        ("prefix_checkpoint_prompt_end", "never", "initial or every"),
+        ("max_concurrent_requests", "0", "1 to 256"),
+        ("log_level", "loud", "debug or info or warning or error"),
+        ("model", "  ", "some text"),
+    ],
+)
+def test_a_wrong_flag_is_refused_by_its_name_with_what_it_has_to_be(name, text, expected):
+    with pytest.raises(ConfigurationError) as refusal:
+        resolve({name: text}, {})
+    assert "--" + name.replace("_", "-") in str(refusal.value)
+    assert expected in str(refusal.value)
+
+
+def test_a_wrong_variable_is_refused_by_its_name():
+    with pytest.raises(ConfigurationError, match="MLXD_PORT is 'x'"):
+        resolve({}, {"MLXD_PORT": "x"})
+
+
+def test_every_prompt_end_is_kept_unless_an_interval_stands_in():
+    def captures(**flags):
+        return resolve(flags, {}).settings.captures_every_prompt_end
+
+    assert captures()
+    assert captures(prefix_checkpoint_prompt_end="EVERY")
+    assert not captures(prefix_checkpoint_prompt_end="initial")
+    assert not captures(prefix_checkpoint_interval="512")
+    assert not captures(prefix_checkpoint_prompt_end="initial", prefix_checkpoint_interval="512")
+
+
+def test_an_interval_is_refused_beside_an_explicit_every():
+    with pytest.raises(ConfigurationError, match="prefix-checkpoint-interval"):
+        resolve(
+            {"prefix_checkpoint_interval": "512"}, {"MLXD_PREFIX_CHECKPOINT_PROMPT_END": "every"}
+        )
+
+
+def test_no_entries_at_all_is_a_valid_choice():
+    assert resolve({"prefix_cache_entries": "0"}, {}).settings.prefix_cache_entries == 0
+
+
+def test_each_row_has_names_of_its_own_and_a_default_that_it_would_accept():
+    assert len({row.flag for row in TABLE}) == len({row.environment_name for row in TABLE})
+    assert {row.name for row in TABLE} >= {"model", "port", "prefix_cache_bytes"}
+    for row in TABLE:
+        assert row.help
+        assert row.shown_default
+        if row.default is not None:
+            assert row.parse(str(row.default)) == row.default
+    assert Settings().prefix_checkpoint_prompt_end is None
+    assert PromptEnd("every") is PromptEnd.EVERY
