@@ -22,6 +22,7 @@ class ModelStatus:
     cache_classes: tuple[str, ...] = ()
     context_size: int = 0
     weight_bytes: int = 0
+    span_token_bytes: int = 0
     warnings: tuple[str, ...] = ()
     error: str | None = None
 

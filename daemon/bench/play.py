@@ -1,0 +1,130 @@
+"""Plays scenarios against one server and counts each request against its floor.
+
+Prompts are encoded here, with the model's own template and tokenizer, before they are sent: the
+floor does not depend on what a server says. A server that renders another prompt is found out by
+its own count of the prompt's tokens, which then stands in the report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from daemon.bench.client import Reply, ask
+from daemon.bench.floor import History, floor, message_boundaries, output_encoder
+from daemon.bench.peers import Server
+from daemon.bench.report import RequestResult, ScenarioResult
+from daemon.bench.traffic import Answer, Request, Scenario
+from mlx_backend.interface import PromptEncoder
+from mlx_backend.messages import TokenIds
+
+LETTER_BIAS = 100.0
+_LETTERS = "abcdefghklmnoprstuvw"
+
+
+@dataclass(slots=True)
+class Player:
+    """One server's run. `is_cuttable`: its model's state can be taken up at any token.
+
+    `plain_answers` makes a model of random weights answer with one letter, repeated: then the ids
+    that it sampled are those of the text that the client sends back.
+    """
+
+    server: Server
+    encoder: PromptEncoder
+    is_cuttable: bool
+    plain_answers: bool
+    _history: History = field(default_factory=History)
+    _sent: int = 0
+
+    async def play(self, scenario: Scenario) -> ScenarioResult:
+        before, distinct = await self.server.tally(), self._history.distinct
+        began = time.monotonic()
+        answers: dict[str, Answer] = {}
+        results = [await self._play_wave(wave, answers) for wave in scenario.waves]
+        seconds = time.monotonic() - began
+        after = await self.server.tally()
+        return ScenarioResult(
+            name=scenario.name,
+            requests=tuple(result for wave in results for result in wave),
+            distinct=self._history.distinct - distinct,
+            seconds=seconds,
+            retained=after.cache_bytes - before.cache_bytes if before and after else None,
+            counted_read=after.read - before.read if before and after else None,
+        )
+
+    async def _play_wave(
+        self, wave: tuple[Request, ...], answers: dict[str, Answer]
+    ) -> list[RequestResult]:
+        sent = [self._prepare(request, answers) for request in wave]
+        replies = await asyncio.gather(
+            *(
+                ask(self.server.http, body, request.cancel, self.server.read_progress)
+                for request, (body, _, _) in zip(wave, sent, strict=True)
+            )
+        )
+        if any(reply.is_cancelled for reply in replies):
+            await self.server.tally()  # returns once the server has noticed
+        results = []
+        for request, (_, prompt, least), reply in zip(wave, sent, replies, strict=True):
+            answers[request.label] = reply.answer
+            self._remember(prompt, reply.answer)
+            results.append(_result(request, prompt, least, reply))
+        return results
+
+    def _prepare(
+        self, request: Request, answers: dict[str, Answer]
+    ) -> tuple[dict[str, Any], TokenIds, int]:
+        messages = request.resolve(answers)
+        prompt = self.encoder.chat(messages, request.tools).tokens
+        boundaries = (
+            None
+            if self.is_cuttable
+            else message_boundaries(self.encoder, prompt, messages, request.tools)
+        )
+        least = floor(prompt, self._history.known(prompt), boundaries)
+        self._history.add(prompt)
+        return self._body(request, messages), prompt, least
+
+    def _body(self, request: Request, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.server.model,
+            "messages": messages,
+            "max_tokens": request.max_tokens,
+            "temperature": 0.0,
+        }
+        if request.tools:
+            body["tools"] = request.tools
+        if self.plain_answers:
+            letter = output_encoder(self.encoder)(_LETTERS[self._sent % len(_LETTERS)])
+            body["logit_bias"] = {str(int(letter[-1])): LETTER_BIAS}
+        self._sent += 1
+        return body
+
+    def _remember(self, prompt: TokenIds, answer: Answer) -> None:
+        output = output_encoder(self.encoder)(answer.thinking or answer.text)
+        self._history.add(np.concatenate([prompt, output]))
+
+
+def _result(request: Request, prompt: TokenIds, least: int, reply: Reply) -> RequestResult:
+    count = reply.prompt if reply.prompt >= 0 else len(prompt)
+    is_told = reply.reused >= 0
+    return RequestResult(
+        label=request.label,
+        prompt=count,
+        floor=least,
+        reused=reply.reused if is_told else None,
+        read=count - reply.reused if is_told else _read_of_cancelled(reply),
+        first_token_seconds=reply.first_token_seconds,
+        seconds=reply.seconds,
+        is_cancelled=reply.is_cancelled,
+    )
+
+
+def _read_of_cancelled(reply: Reply) -> int | None:
+    """What a stream's comments told before the client hung up; the server may have read on."""
+    return reply.progress[0] if reply.progress else None

@@ -1,0 +1,191 @@
+"""What a run found, as frozen values, and the same as a table and as JSON.
+
+`read` is what a server read of the prompts of a scenario, `floor` what it could not have avoided
+reading. Sizes are bytes, times seconds, counts tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any
+
+from rich.table import Table
+
+TOTAL_LIMIT = 1.01
+SCENARIO_LIMIT = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """One request. `read` is None where a server did not tell (a peer's cancelled request)."""
+
+    label: str
+    prompt: int
+    floor: int
+    reused: int | None
+    read: int | None
+    first_token_seconds: float | None
+    seconds: float
+    is_cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioResult:
+    """`distinct` counts the tokens that no earlier prompt or output began with.
+
+    `retained` is what the server's cache grew by (None if it does not tell); `counted_read` its
+    own counter over the scenario, which includes what cancelled requests read.
+    """
+
+    name: str
+    requests: tuple[RequestResult, ...]
+    distinct: int
+    seconds: float
+    retained: int | None = None
+    counted_read: int | None = None
+
+    @property
+    def prompt(self) -> int:
+        return sum(request.prompt for request in self.requests)
+
+    @property
+    def floor(self) -> int:
+        return sum(request.floor for request in self.requests)
+
+    @property
+    def read(self) -> int:
+        if self.counted_read is not None:
+            return self.counted_read
+        return sum(request.read or 0 for request in self.requests)
+
+    @property
+    def read_per_floor(self) -> float:
+        return self.read / self.floor
+
+    @property
+    def first_token_seconds(self) -> float:
+        """Mean over the requests that were answered."""
+        seen = [r.first_token_seconds for r in self.requests if r.first_token_seconds is not None]
+        return mean(seen) if seen else 0.0
+
+    @property
+    def retained_per_token(self) -> float | None:
+        return None if self.retained is None else self.retained / max(1, self.distinct)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerResult:
+    """All scenarios on one server with one model."""
+
+    server: str
+    model: str
+    cache_kind: str
+    span_token_bytes: int
+    scenarios: tuple[ScenarioResult, ...]
+
+    @property
+    def read(self) -> int:
+        return sum(scenario.read for scenario in self.scenarios)
+
+    @property
+    def floor(self) -> int:
+        return sum(scenario.floor for scenario in self.scenarios)
+
+    @property
+    def read_per_floor(self) -> float:
+        return self.read / max(1, self.floor)
+
+    def retained_ratio(self, scenario: ScenarioResult) -> float | None:
+        """Bytes kept over the bytes of KV of the distinct tokens, where KV is all there is."""
+        per_token = scenario.retained_per_token
+        if per_token is None or not self.span_token_bytes or self.cache_kind != "sliceable":
+            return None
+        return per_token / self.span_token_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    results: tuple[ServerResult, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"results": [_server_json(result) for result in self.results]}
+
+    def tables(self) -> list[Table]:
+        """One table per model, the servers' lines side by side where there are several."""
+        models = dict.fromkeys(result.model for result in self.results)
+        return [_table([r for r in self.results if r.model == model]) for model in models]
+
+
+def _server_json(result: ServerResult) -> dict[str, Any]:
+    scenarios = [
+        asdict(scenario)
+        | {
+            "prompt": scenario.prompt,
+            "read": scenario.read,
+            "floor": scenario.floor,
+            "read_per_floor": round(scenario.read_per_floor, 4),
+            "first_token_seconds": round(scenario.first_token_seconds, 4),
+            "retained_ratio": result.retained_ratio(scenario),
+        }
+        for scenario in result.scenarios
+    ]
+    return {
+        "server": result.server,
+        "model": result.model,
+        "cache_kind": result.cache_kind,
+        "span_token_bytes": result.span_token_bytes,
+        "read": result.read,
+        "floor": result.floor,
+        "read_per_floor": round(result.read_per_floor, 4),
+        "scenarios": scenarios,
+    }
+
+
+def _table(results: Sequence[ServerResult]) -> Table:
+    first = results[0]
+    table = Table(title=f"{first.model} ({first.cache_kind})", title_justify="left")
+    table.add_column("scenario")
+    table.add_column("server")
+    for name in ("prompt", "read", "floor", "read/floor", "first token", "seconds", "kept B/token"):
+        table.add_column(name, justify="right")
+    for lines in zip(*(result.scenarios for result in results), strict=True):
+        for result, scenario in zip(results, lines, strict=True):
+            name = scenario.name if result is first else ""
+            table.add_row(name, result.server, *_cells(result, scenario))
+    table.add_section()
+    for result in results:
+        table.add_row("all" if result is first else "", result.server, *_total_cells(result))
+    return table
+
+
+def _cells(result: ServerResult, scenario: ScenarioResult) -> list[str]:
+    return [
+        f"{scenario.prompt:,}",
+        f"{scenario.read:,}",
+        f"{scenario.floor:,}",
+        _ratio(scenario.read_per_floor, SCENARIO_LIMIT),
+        f"{scenario.first_token_seconds * 1000:,.0f} ms",
+        f"{scenario.seconds:.1f}",
+        _kept(result, scenario),
+    ]
+
+
+def _total_cells(result: ServerResult) -> list[str]:
+    prompt = sum(scenario.prompt for scenario in result.scenarios)
+    seconds = sum(scenario.seconds for scenario in result.scenarios)
+    ratio = _ratio(result.read_per_floor, TOTAL_LIMIT)
+    return [f"{prompt:,}", f"{result.read:,}", f"{result.floor:,}", ratio, "", f"{seconds:.1f}", ""]
+
+
+def _ratio(value: float, limit: float) -> str:
+    return f"[{'green' if value <= limit else 'red'}]{value:.3f}[/]"
+
+
+def _kept(result: ServerResult, scenario: ScenarioResult) -> str:
+    per_token = scenario.retained_per_token
+    if per_token is None:
+        return ""
+    ratio = result.retained_ratio(scenario)
+    return f"{per_token:,.0f}" + (f" ({ratio:.2f}×)" if ratio is not None else "")
