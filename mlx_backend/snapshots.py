@@ -1,0 +1,289 @@
+"""Spans and checkpoints: immutable, detached copies of a row's state.
+
+Detached means that nothing here shares a buffer with a live row: a slice would pin the whole
+buffer behind it, and while anything else holds a live cache's array each append copies all of it.
+`mx.contiguous` is not enough for that (it hands on the buffer of what is contiguous already);
+concatenating at least two parts is.
+
+Every capture works on a row's own caches and on one row of a batch alike: `row` is the row's place
+in the batch, 0 for plain caches. Only the interval asked for is copied. Restoring is in `rows`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import (
+    ArraysCache,
+    BatchKVCache,
+    BatchRotatingKVCache,
+    ChunkedKVCache,
+    RotatingKVCache,
+)
+
+from mlx_backend.errors import StateMismatch
+from mlx_backend.interface import Span
+from mlx_backend.layers import CacheLayout, leaf_caches, slots_of
+from mlx_backend.messages import CacheKind
+
+BLOCK_TOKENS = 1024
+TOKEN_AXIS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """At most `BLOCK_TOKENS` tokens: per group one array (members, heads, tokens, dim)."""
+
+    length: int
+    arrays: tuple[Any, ...]
+
+
+class MlxSpan:
+    """KV of every sliceable leaf for an interval of tokens, in blocks. Implements `Span`."""
+
+    __slots__ = ("array_count", "blocks", "length", "nbytes")
+
+    def __init__(self, blocks: tuple[Block, ...]) -> None:
+        self.blocks = blocks
+        self.length = sum(block.length for block in blocks)
+        arrays = [array for block in blocks for array in block.arrays]
+        self.nbytes = sum(int(array.nbytes) for array in arrays)
+        self.array_count = len(arrays)
+
+    def block_lengths(self) -> tuple[int, ...]:
+        return tuple(block.length for block in self.blocks)
+
+    def split(self, at: int) -> tuple[MlxSpan, MlxSpan]:
+        if not 0 < at < self.length:
+            raise ValueError(f"cannot split {self.length} tokens at {at}")
+        ends = list(accumulate(self.block_lengths()))
+        index = bisect_left(ends, at)
+        before, block, after = self.blocks[:index], self.blocks[index], self.blocks[index + 1 :]
+        if ends[index] == at:
+            return MlxSpan((*before, block)), MlxSpan(after)
+        left, right = _cut(block, block.length - (ends[index] - at))
+        return MlxSpan((*before, left)), MlxSpan((right, *after))
+
+    def join(self, after: Span) -> MlxSpan:
+        if not isinstance(after, MlxSpan):
+            raise TypeError(f"cannot join a {type(after).__name__}")
+        last, first = self.blocks[-1], after.blocks[0]
+        if last.length + first.length > BLOCK_TOKENS:
+            return MlxSpan((*self.blocks, *after.blocks))
+        return MlxSpan((*self.blocks[:-1], _merged(last, first), *after.blocks[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class LeafState:
+    """What a whole leaf is after n tokens. `numbers` and `arrays` are as its class needs them."""
+
+    cache_class: type
+    numbers: tuple[int, ...]
+    arrays: tuple[Any | None, ...]
+
+
+class MlxCheckpoint:
+    """State of every whole leaf after `length` tokens. Implements `Checkpoint`.
+
+    Arrays of equal shape and type are stacked into one, so that a model of 48 recurrent layers
+    keeps a handful of them.
+    """
+
+    __slots__ = ("_places", "_stacks", "_states", "array_count", "length", "nbytes")
+
+    def __init__(self, length: int, states: Sequence[LeafState]) -> None:
+        self.length = length
+        arrays = [a for state in states for a in state.arrays if a is not None]
+        self._stacks, self._places = _stacked(arrays)
+        self._states = [
+            (state.cache_class, state.numbers, tuple(a is not None for a in state.arrays))
+            for state in states
+        ]
+        self.nbytes = sum(int(stack.nbytes) for stack in self._stacks)
+        self.array_count = len(self._stacks)
+
+    def states(self) -> list[LeafState]:
+        """The leaves' states; their arrays are lazy views of this checkpoint, to be copied."""
+        views = iter([self._stacks[stack][position] for stack, position in self._places])
+        return [
+            LeafState(cls, numbers, tuple(next(views) if is_set else None for is_set in present))
+            for cls, numbers, present in self._states
+        ]
+
+
+def capture_span(
+    layout: CacheLayout, caches: Iterable[Any], start: int, stop: int, row: int = 0
+) -> MlxSpan:
+    """Copy the KV of the row's tokens [start, stop). Raises StateMismatch if a leaf has fewer."""
+    if not 0 <= start < stop:
+        raise ValueError(f"cannot capture tokens [{start}, {stop})")
+    _refuse_unknown(layout)
+    cuts = [
+        _KVRow.of(cache, row) if leaf.is_sliceable else None
+        for leaf, cache in zip(layout.leaves, leaf_caches(caches), strict=True)
+    ]
+    held = min((cut.length for cut in cuts if cut), default=stop)
+    if held < stop:
+        raise StateMismatch(f"asked for tokens up to {stop}, but a layer holds {held}")
+    blocks = []
+    for first in range(start, stop, BLOCK_TOKENS):
+        last = min(first + BLOCK_TOKENS, stop)
+        arrays = (
+            copied([_cut_of(cuts, leaf).tokens(slot, first, last) for leaf, slot in group.members])
+            for group in layout.groups
+        )
+        blocks.append(Block(last - first, tuple(arrays)))
+    mx.eval([block.arrays for block in blocks])
+    return MlxSpan(tuple(blocks))
+
+
+def capture_checkpoint(
+    layout: CacheLayout, caches: Iterable[Any], length: int, row: int = 0
+) -> MlxCheckpoint:
+    """Copy the state of the whole leaves, which is the state after `length` tokens."""
+    _refuse_unknown(layout)
+    leaves = zip(layout.leaves, leaf_caches(caches), strict=True)
+    states = [leaf_state(cache, row) for leaf, cache in leaves if leaf.is_whole]
+    return MlxCheckpoint(length, states)
+
+
+def leaf_state(cache: Any, row: int = 0) -> LeafState:
+    """What to keep of a whole leaf, as lazy views of the live arrays: copy them, then let go."""
+    capture = {
+        RotatingKVCache: _ring_state,
+        BatchRotatingKVCache: _batched_ring_state,
+        ArraysCache: _arrays_state,
+        ChunkedKVCache: _chunked_state,
+    }[type(cache)]
+    return capture(cache, row)
+
+
+def _refuse_unknown(layout: CacheLayout) -> None:
+    if layout.kind is CacheKind.UNCACHEABLE:
+        raise StateMismatch("a layer keeps its state in an unknown class: nothing can be captured")
+
+
+def copied(parts: Sequence[Any], axis: int = 0) -> Any:
+    """`parts` end to end in a buffer of their own, even if there is but one. Lazy."""
+    if len(parts) == 1:
+        part = parts[0]
+        empty = part[:0] if axis == 0 else part[:, :, :0]
+        return mx.concatenate([part, empty], axis=axis)
+    return mx.concatenate(list(parts), axis=axis)
+
+
+@dataclass(frozen=True, slots=True)
+class _KVRow:
+    """Where one row's tokens lie in a sliceable leaf: token t at `first + t` of each slot."""
+
+    slots: tuple[Any, ...]
+    row: int
+    first: int
+    length: int
+
+    @classmethod
+    def of(cls, cache: Any, row: int) -> _KVRow:
+        if type(cache) is BatchKVCache:
+            padding = int(cache.left_padding[row].item())
+            return cls(slots_of(cache), row, padding, cache._idx - padding)
+        return cls(slots_of(cache), row, 0, cache.offset)
+
+    def tokens(self, slot: int, start: int, stop: int) -> Any:
+        array = self.slots[slot]
+        return array[self.row : self.row + 1, :, self.first + start : self.first + stop]
+
+
+def _cut_of(cuts: Sequence[_KVRow | None], leaf: int) -> _KVRow:
+    cut = cuts[leaf]
+    assert cut is not None
+    return cut
+
+
+def _cut(block: Block, at: int) -> tuple[Block, Block]:
+    left = tuple(copied([array[:, :, :at]], TOKEN_AXIS) for array in block.arrays)
+    right = tuple(copied([array[:, :, at:]], TOKEN_AXIS) for array in block.arrays)
+    mx.eval(left, right)
+    return Block(at, left), Block(block.length - at, right)
+
+
+def _merged(left: Block, right: Block) -> Block:
+    pairs = zip(left.arrays, right.arrays, strict=True)
+    arrays = tuple(copied(pair, TOKEN_AXIS) for pair in pairs)
+    mx.eval(arrays)
+    return Block(left.length + right.length, arrays)
+
+
+def _stacked(arrays: Sequence[Any]) -> tuple[list[Any], list[tuple[int, int]]]:
+    """Copies of `arrays`, equals stacked; and for each array (which stack, where in it)."""
+    alike: dict[Any, list[Any]] = {}
+    order: dict[Any, int] = {}
+    places = []
+    for array in arrays:
+        key = (tuple(array.shape), array.dtype)
+        members = alike.setdefault(key, [])
+        places.append((order.setdefault(key, len(order)), len(members)))
+        members.append(array[None])
+    stacks = [copied(members) for members in alike.values()]
+    mx.eval(stacks)
+    return stacks, places
+
+
+def _ring_state(cache: Any, row: int) -> LeafState:
+    """A ring cut to its window; numbers are (offset, index of the next write).
+
+    After a chunk the ring is in temporal order and longer than its window: what the next token
+    sees is `keep` tokens from the front and the rest from the end. After single tokens it is
+    within its window and rotated; it is kept rotated, so that the next attention sums in the same
+    order as without the capture.
+    """
+    keys, values, size = cache.keys, cache.values, cache.keys.shape[TOKEN_AXIS]
+    index = cache._idx
+    if cache.offset < size:
+        keys, values = (a[:, :, : cache.offset] for a in (keys, values))
+    elif size > cache.max_size:
+        keys, values = (_window(a, cache.keep, cache.max_size) for a in (keys, values))
+        index = cache.max_size
+    return LeafState(RotatingKVCache, (cache.offset, index), (keys, values))
+
+
+def _window(array: Any, keep: int, size: int) -> Any:
+    tail = array[:, :, array.shape[TOKEN_AXIS] - (size - keep) :]
+    return mx.concatenate([array[:, :, :keep], tail], axis=TOKEN_AXIS) if keep else tail
+
+
+def _batched_ring_state(cache: Any, row: int) -> LeafState:
+    """One row of a batched ring, in temporal order, without its padding."""
+    padding = max(0, int(cache.left_padding[row].item()))
+    offset = int(cache.offset[row].item())
+
+    def window(array: Any) -> Any:
+        one = array[row : row + 1]
+        if cache.rotated:
+            older, newer = one[:, :, cache._idx :], one[:, :, : cache._idx]
+            one = mx.concatenate([older, newer], axis=TOKEN_AXIS)
+        else:
+            one = one[:, :, : cache._idx]
+        return one[:, :, max(padding, one.shape[TOKEN_AXIS] - cache.max_size) :]
+
+    keys, values = window(cache.keys), window(cache.values)
+    return LeafState(RotatingKVCache, (offset, keys.shape[TOKEN_AXIS]), (keys, values))
+
+
+def _arrays_state(cache: Any, row: int) -> LeafState:
+    if cache.lengths is not None:
+        raise StateMismatch("a recurrent layer is in the middle of a padded batch")
+    arrays = tuple(None if a is None else a[row : row + 1] for a in cache.cache)
+    return LeafState(ArraysCache, (), arrays)
+
+
+def _chunked_state(cache: Any, row: int) -> LeafState:
+    """The chunk's worth that the next step keeps; numbers are (offset, start_position)."""
+    valid = cache.offset - cache.start_position
+    first = max(0, valid - cache.chunk_size)
+    keys, values = (a[:, :, first:valid] for a in (cache.keys, cache.values))
+    return LeafState(ChunkedKVCache, (cache.offset, cache.start_position + first), (keys, values))
