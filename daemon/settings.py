@@ -39,13 +39,6 @@ class Origin(StrEnum):
     FLAG = "flag"
 
 
-class PromptEnd(StrEnum):
-    """Which prompts leave a checkpoint at their end."""
-
-    INITIAL = "initial"
-    EVERY = "every"
-
-
 Parser = Callable[[str], Any]
 """Text to value. Raises ValueError with what is expected instead, as in "a whole number"."""
 
@@ -128,8 +121,8 @@ class Settings:
     prefix_cache_bytes: int | None = row(
         byte_size, "SIZE", "Memory for snapshots, such as 2GB", unset="a share of memory"
     )
-    prefix_checkpoint_prompt_end: PromptEnd | None = row(
-        one_of("initial", "every", convert=PromptEnd),
+    prefix_checkpoint_prompt_end: str | None = row(
+        one_of("initial", "every"),
         "initial|every",
         "Keep the end of a session's first prompt, or of every prompt",
         unset="every; initial with an interval",
@@ -152,12 +145,10 @@ class Settings:
     )
 
     @property
-    def captures_every_prompt_end(self) -> bool:
-        """An interval given alone stands in for the prompt ends after a session's first."""
-        chosen = self.prefix_checkpoint_prompt_end
-        if chosen is None:
-            return self.prefix_checkpoint_interval is None
-        return chosen is PromptEnd.EVERY
+    def prompt_end(self) -> str:
+        """`every` or `initial`: an interval alone stands in for the ends of later prompts."""
+        without = "every" if self.prefix_checkpoint_interval is None else "initial"
+        return self.prefix_checkpoint_prompt_end or without
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +240,8 @@ def _parsed(setting: Setting, source: str, raw: str) -> Any:
 
 
 def _refuse_contradictions(settings: Settings) -> None:
-    interval, prompt_end = (
-        settings.prefix_checkpoint_interval,
-        settings.prefix_checkpoint_prompt_end,
-    )
-    if interval is not None and prompt_end is PromptEnd.EVERY:
+    has_interval = settings.prefix_checkpoint_interval is not None
+    if has_interval and settings.prompt_end == "every":
         raise ConfigurationError(
             "--prefix-checkpoint-interval does not go together with "
             "--prefix-checkpoint-prompt-end every: leave one of them out."

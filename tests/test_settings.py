@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.errors import ConfigurationError
-from daemon.settings import TABLE, Origin, PromptEnd, Settings, resolve
+from daemon.settings import TABLE, Origin, Settings, resolve
 
 
 def test_an_untouched_daemon_runs_with_the_defaults():
@@ -72,14 +72,15 @@ def test_a_wrong_variable_is_refused_by_its_name():
 
 
 def test_every_prompt_end_is_kept_unless_an_interval_stands_in():
-    def captures(**flags):
-        return resolve(flags, {}).settings.captures_every_prompt_end
+    def prompt_end(**flags):
+        return resolve(flags, {}).settings.prompt_end
 
-    assert captures()
-    assert captures(prefix_checkpoint_prompt_end="EVERY")
-    assert not captures(prefix_checkpoint_prompt_end="initial")
-    assert not captures(prefix_checkpoint_interval="512")
-    assert not captures(prefix_checkpoint_prompt_end="initial", prefix_checkpoint_interval="512")
+    assert prompt_end() == "every"
+    assert prompt_end(prefix_checkpoint_prompt_end="EVERY") == "every"
+    assert prompt_end(prefix_checkpoint_prompt_end="initial") == "initial"
+    assert prompt_end(prefix_checkpoint_interval="512") == "initial"
+    both = {"prefix_checkpoint_prompt_end": "initial", "prefix_checkpoint_interval": "512"}
+    assert prompt_end(**both) == "initial"
 
 
 def test_an_interval_is_refused_beside_an_explicit_every():
@@ -101,5 +102,3 @@ def test_each_row_has_names_of_its_own_and_a_default_that_it_would_accept():
         assert row.shown_default
         if row.default is not None:
             assert row.parse(str(row.default)) == row.default
-    assert Settings().prefix_checkpoint_prompt_end is None
-    assert PromptEnd("every") is PromptEnd.EVERY

@@ -1,0 +1,106 @@
+"""What the README and the architecture page promise is what the code has."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from daemon.cli import ExitCode, app
+from daemon.settings import TABLE
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PAGES = {"README.md": README, "docs/architecture.md": ARCHITECTURE}
+
+
+def settings_table() -> str:
+    """The table as the README has to have it; paste it there when a setting changes."""
+    lines = ["| flag | environment | default | what it sets |", "|---|---|---|---|"]
+    for row in TABLE:
+        values = row.values.replace("|", "\\|")
+        lines.append(
+            f"| `{row.flag} {values}` | `{row.environment_name}` | {row.shown_default} | {row.help} |"
+        )
+    return "\n".join(lines)
+
+
+def test_the_readme_lists_every_setting_as_it_is():
+    assert settings_table() in README
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/mlxd demo",
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/pytest",
+    ],
+)
+def test_the_readme_begins_with_the_two_commands_that_do_everything(command):
+    assert f"\n{command}\n" in README
+
+
+def test_the_readme_lists_every_command():
+    listed = set(re.findall(r"^\| `mlxd (\w+)` \|", README, flags=re.MULTILINE))
+    assert listed == {
+        command.name or command.callback.__name__ for command in app.registered_commands
+    }
+
+
+def test_the_readme_lists_every_exit_code():
+    sentence = next(line for line in README.splitlines() if line.startswith("Exit codes:"))
+    assert set(map(int, re.findall(r"\b\d+\b", sentence))) == {*ExitCode, 2}
+
+
+def test_the_port_in_the_examples_is_the_default():
+    port = next(row.default for row in TABLE if row.name == "port")
+    assert set(re.findall(r"127\.0\.0\.1:(\d+)", README)) == {str(port)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_within_the_project_lead_somewhere(page):
+    folder = (ROOT / page).parent
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGES[page])
+    for link in links:
+        assert link.startswith("https://") or (folder / link).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_a_heading_have_one(page):
+    headings = re.findall(r"^#+ (.+)$", PAGES[page], flags=re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", each).strip().lower().replace(" ", "-") for each in headings}
+    for anchor in re.findall(r"\]\(#([^)]+)\)", PAGES[page]):
+        assert anchor in anchors
+
+
+def test_the_architecture_page_gives_a_reason_for_every_dependency():
+    required = PYPROJECT["project"]["dependencies"]
+    names = {re.match(r"[A-Za-z0-9_-]+", each)[0] for each in required}
+    section = ARCHITECTURE.split("## Dependencies")[1].split("\n## ")[0]
+    given = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", section, flags=re.MULTILINE))
+    assert given.keys() == names
+    assert all(len(reason) > 20 for reason in given.values())
+
+
+def test_every_dependency_is_bounded_on_both_sides():
+    extras = PYPROJECT["project"]["optional-dependencies"]["dev"]
+    for requirement in [*PYPROJECT["project"]["dependencies"], *extras]:
+        version = requirement.split(";")[0]
+        assert ">=" in version, requirement
+        assert "<" in version.replace(">=", ""), requirement
+
+
+def test_every_dependency_is_imported():
+    distributions = {"huggingface-hub": "huggingface_hub", "mlx-lm": "mlx_lm", "mlx": "mlx"}
+    sources = [
+        path.read_text(encoding="utf-8")
+        for package in ("daemon", "mlx_backend", "launchd")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    for requirement in PYPROJECT["project"]["dependencies"]:
+        name = re.match(r"[A-Za-z0-9_-]+", requirement)[0]
+        module = distributions.get(name, name)
+        imported = re.compile(rf"^\s*(?:import|from) {module}\b", flags=re.MULTILINE)
+        assert any(map(imported.search, sources)), f"{name} is not imported"
