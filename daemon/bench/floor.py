@@ -13,13 +13,15 @@ most. A cancelled request counts as a prompt like any other, with its whole prom
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mlx_backend.errors import PromptRejected
 from mlx_backend.interface import PromptEncoder
 from mlx_backend.messages import TokenIds
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 def common_prefix(a: TokenIds, b: TokenIds) -> int:
@@ -51,36 +53,50 @@ class History:
         self._sequences.append(tokens)
 
 
-def floor(prompt: TokenIds, known: int, boundaries: Sequence[int] | None) -> int:
-    """Tokens of `prompt` that must be read when its first `known` have been read before.
-
-    `boundaries` are the offsets at which a state can be taken up again; None where any can.
-    """
-    if boundaries is not None:
-        known = max((offset for offset in boundaries if offset <= known), default=0)
+def floor(prompt: TokenIds, known: int) -> int:
+    """Tokens of `prompt` that must be read when a state of its first `known` can be had."""
     return max(1, len(prompt) - known)
 
 
-def message_boundaries(
-    encoder: PromptEncoder,
-    prompt: TokenIds,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
-) -> tuple[int, ...]:
-    """Offsets in `prompt` where a message ends, found by rendering the first of its messages.
+def boundary_before(
+    encoder: PromptEncoder, prompt: TokenIds, messages: Messages, tools: Messages, known: int
+) -> int:
+    """The last offset ≤ `known` in `prompt` where one of its messages ends; 0 if there is none."""
+    if known >= len(prompt):
+        return len(prompt)
+    for count in range(len(messages) - 1, 0, -1):
+        offset = _message_end(encoder, prompt, messages[:count], tools)
+        if offset <= known:
+            return offset
+    return 0
 
-    A rendered beginning ends with a generation tail; what of it the whole prompt shares (an
-    assistant's header, where the assistant is next) belongs to the boundary. Beginnings that the
-    template refuses have none.
+
+def _message_end(
+    encoder: PromptEncoder, prompt: TokenIds, beginning: Messages, tools: Messages
+) -> int:
+    """Where in `prompt` the messages of `beginning` end, by what renderings of them share with it.
+
+    A template may render a message otherwise when a user message follows (it drops thinking), so
+    the beginning is tried as it is and with one behind it; of the latter, only what does not
+    depend on who speaks next counts. An assistant's header, where the assistant is next, belongs
+    to the beginning: the model was asked to go on from there.
     """
-    offsets = {0, len(prompt)}
-    for count in range(1, len(messages)):
-        try:
-            beginning = encoder.chat(messages[:count], tools).tokens
-        except PromptRejected:
-            continue
-        offsets.add(common_prefix(beginning, prompt))
-    return tuple(sorted(offsets))
+    asked = common_prefix(_rendered(encoder, beginning, tools), prompt)
+    user, other = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
+    followed = _rendered(encoder, [*beginning, user], tools)
+    otherwise = _rendered(encoder, [*beginning, other, user], tools)
+    shared = common_prefix(followed, prompt)
+    if len(otherwise):
+        shared = min(shared, common_prefix(followed, otherwise))
+    return max(asked, shared)
+
+
+def _rendered(encoder: PromptEncoder, messages: Messages, tools: Messages) -> TokenIds:
+    """The prompt's ids; none where the template refuses these messages."""
+    try:
+        return encoder.chat(messages, tools).tokens
+    except PromptRejected:
+        return np.empty(0, np.int32)
 
 
 def output_encoder(encoder: PromptEncoder) -> Callable[[str], TokenIds]:

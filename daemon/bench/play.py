@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from daemon.bench.client import Reply, ask
-from daemon.bench.floor import History, floor, message_boundaries, output_encoder
+from daemon.bench.floor import History, boundary_before, floor, output_encoder
 from daemon.bench.peers import Server
 from daemon.bench.report import RequestResult, ScenarioResult
 from daemon.bench.traffic import Answer, Request, Scenario
@@ -81,12 +81,10 @@ class Player:
     ) -> tuple[dict[str, Any], TokenIds, int]:
         messages = request.resolve(answers)
         prompt = self.encoder.chat(messages, request.tools).tokens
-        boundaries = (
-            None
-            if self.is_cuttable
-            else message_boundaries(self.encoder, prompt, messages, request.tools)
-        )
-        least = floor(prompt, self._history.known(prompt), boundaries)
+        known = self._history.known(prompt)
+        if not self.is_cuttable:
+            known = boundary_before(self.encoder, prompt, messages, request.tools, known)
+        least = floor(prompt, known)
         self._history.add(prompt)
         return self._body(request, messages), prompt, least
 

@@ -1,0 +1,82 @@
+"""The traffic: deterministic, complete, and of the shapes it claims to have."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from daemon.bench.client import BenchFailed
+from daemon.bench.run import chosen
+from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
+from daemon.bench.texts import Author
+from daemon.bench.traffic import Answer, Conversation, Echo, Scenario
+
+ALL = all_scenarios(Sizes())
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_a_scenario_echoes_only_what_was_answered_in_an_earlier_wave(scenario: Scenario) -> None:
+    answered: set[str] = set()
+    for wave in scenario.waves:
+        for request in wave:
+            echoes = {m.label for m in request.messages if isinstance(m, Echo)}
+            assert echoes <= answered, request.label
+        answered |= {request.label for request in wave}
+    assert len(answered) == len(scenario.requests), "labels repeat"
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_requests_are_json_that_a_chat_server_takes(scenario: Scenario) -> None:
+    answers = {request.label: Answer("text", "thought") for request in scenario.requests}
+    for request in scenario.requests:
+        messages = request.resolve(answers)
+        json.dumps([messages, request.tools])
+        assert messages[-1]["role"] in ("user", "tool")
+        calls = [c["id"] for m in messages for c in m.get("tool_calls", ())]
+        results = [m["tool_call_id"] for m in messages if m["role"] == "tool"]
+        assert calls == results
+
+
+def test_equal_seeds_write_equal_traffic_and_others_share_nothing() -> None:
+    assert all_scenarios(Sizes()) == ALL
+    other = all_scenarios(Sizes(seed="1"))
+    for mine, theirs in zip(ALL, other, strict=True):
+        assert mine.requests[0].messages[-1] != theirs.requests[0].messages[-1]
+
+
+def test_texts_have_about_the_size_that_was_asked_for() -> None:
+    author = Author("seed", characters_per_token=4.0)
+    assert 4000 <= len(author.prose("a", 1000)) < 4200
+    assert 4000 <= len(author.source("a.py", 1000)) < 4200
+    tools = json.dumps(author.tools("agent", 10, 2000))
+    assert 8000 <= len(tools) < 10_000
+
+
+def test_the_named_scenarios_are_all_there() -> None:
+    """Those that the project's targets name, by a word of each."""
+    words = ("decode", "60 %", "loop", "in turn", "at once", "fork", "undo", "ring", "side calls")
+    words += ("compaction", "tools in front", "thinking", "own system", "memory")
+    assert [sum(word in name for name in SCENARIOS) for word in words] == [1] * 14
+
+
+def test_scenarios_are_chosen_by_a_word_of_their_name() -> None:
+    assert [s.name for s in chosen(ALL, ["ring", "compaction"])] == [
+        "ring of 14 sessions",
+        "compaction",
+    ]
+    assert chosen(ALL, []) == ALL
+    with pytest.raises(BenchFailed, match="compaction"):
+        chosen(ALL, ["nothing like it"])
+
+
+def test_a_conversation_that_grows_leaves_its_fork_alone() -> None:
+    trunk = Conversation().system("s").user("u")
+    left, right = trunk.answered("a"), trunk.worked("b", {"x.py": "text"}, "hm")
+    assert len(trunk.messages) == 2
+    assert left.messages[:2] == right.messages[:2] == trunk.messages
+    resolved = right.request("c").resolve({"b": Answer("said", "more")})
+    assert resolved[2]["content"] == "said"
+    assert resolved[2]["reasoning_content"] == "hmmore"
+    assert json.loads(resolved[2]["tool_calls"][0]["function"]["arguments"]) == {"path": "x.py"}
+    assert resolved[3] == {"role": "tool", "tool_call_id": "call_b_0", "content": "text"}
