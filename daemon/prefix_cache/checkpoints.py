@@ -1,0 +1,131 @@
+"""Where to stop and capture while a prompt is being read: a pure function of offsets.
+
+On a sliceable model any offset can be restored later, so what was read needs to be handed over
+only once, and where somebody waits for it. On a checkpointed model a row can be restored only
+where a checkpoint was taken, so the offsets that later prompts will share have to be foreseen.
+
+Of two offsets less than `minimum_gap` apart the earlier is kept: it serves every prompt that the
+later one would serve, at the price of reading a few tokens, and it also serves the prompts that
+part in between (the generation tail, for one, is seldom a prefix of the next turn). It takes the
+strongest kind of those it stands for, because the kind decides how long it stays.
+
+Whether the tree takes what is captured here is decided in `cache` and `eviction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mlx_backend.messages import CacheKind, Prompt
+
+RAW_TAIL = 8
+"""Last tokens of a prompt without a template that may merge with the text that follows them."""
+
+
+class EntryKind(StrEnum):
+    """What the offset of an entry means in its conversation."""
+
+    HEAD = "head"  # end of system text and tools
+    USER_END = "user_end"  # end of the last user message or tool result
+    FORK = "fork"  # where prompts are known to part
+    STABLE_END = "stable_end"  # as much of the prompt as surely stays when it goes on
+    PROMPT_END = "prompt_end"  # all of the prompt but the token that is left to run
+    TURN_END = "turn_end"  # prompt and answer
+    PARTIAL = "partial"  # as far as a cancelled or running request came
+    INTERVAL = "interval"  # a multiple of the configured interval
+
+    @property
+    def strength(self) -> int:
+        """Higher is given up later by a conversation that has to thin itself."""
+        return _STRENGTH[self]
+
+
+_STRENGTH = {
+    EntryKind.INTERVAL: 0,
+    EntryKind.PARTIAL: 1,
+    EntryKind.TURN_END: 2,
+    EntryKind.PROMPT_END: 3,
+    EntryKind.STABLE_END: 4,
+    EntryKind.FORK: 5,
+    EntryKind.USER_END: 6,
+    EntryKind.HEAD: 7,
+}
+
+
+class PromptEnd(StrEnum):
+    """Whose prompt's end is captured: each prompt's, or only one that opens a session."""
+
+    EVERY = "every"
+    INITIAL = "initial"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Read up to `offset` exactly and capture there."""
+
+    offset: int
+    kind: EntryKind
+
+
+def checkpoint_offsets(
+    start: int,
+    prompt: Prompt,
+    *,
+    cache_kind: CacheKind,
+    common: int = 0,
+    awaited: Iterable[int] = (),
+    opening: bool = True,
+    prompt_end: PromptEnd = PromptEnd.EVERY,
+    interval: int | None = None,
+    minimum_gap: int = 16,
+) -> tuple[Stop, ...]:
+    """Where to capture while reading `prompt` from `start` on: ascending, in (start, len - 1].
+
+    `start` is how much was restored, `common` how much of the prompt lies on a path of the tree
+    (beyond `start` it is a fork that nothing can be restored at yet), `awaited` the offsets that
+    waiting prompts share with this one, `opening` whether this prompt opens its session.
+    """
+    if cache_kind is CacheKind.UNCACHEABLE:
+        return ()
+    last = len(prompt) - 1
+    takes_end = opening or prompt_end is PromptEnd.EVERY
+    stops = [Stop(offset, EntryKind.FORK) for offset in awaited]
+    if cache_kind is CacheKind.SLICEABLE:
+        if takes_end:
+            stops.append(Stop(last, EntryKind.PROMPT_END))
+        return _distinct(_within(stops, start, last), minimum_gap=1, start=start)
+    stops.append(Stop(prompt.marks.head_end, EntryKind.HEAD))
+    stops.append(Stop(common, EntryKind.FORK))
+    if takes_end:
+        stops.extend(_ends(prompt))
+    if interval:
+        first = (start // interval + 1) * interval
+        stops.extend(Stop(at, EntryKind.INTERVAL) for at in range(first, last + 1, interval))
+    return _distinct(_within(stops, start, last), minimum_gap=minimum_gap, start=start)
+
+
+def _ends(prompt: Prompt) -> Iterator[Stop]:
+    marks, last = prompt.marks, len(prompt) - 1
+    yield Stop(marks.last_user_end, EntryKind.USER_END)
+    yield Stop(marks.stable_end, EntryKind.STABLE_END)
+    yield Stop(last, EntryKind.PROMPT_END)
+    if marks.is_raw:
+        yield Stop(len(prompt) - RAW_TAIL, EntryKind.STABLE_END)
+
+
+def _within(stops: Iterable[Stop], start: int, last: int) -> list[Stop]:
+    return [stop for stop in stops if start < stop.offset <= last]
+
+
+def _distinct(stops: Iterable[Stop], *, minimum_gap: int, start: int) -> tuple[Stop, ...]:
+    """Ascending, each at least `minimum_gap` after the one before it and after `start`."""
+    kept: list[Stop] = []
+    for stop in sorted(stops, key=lambda stop: (stop.offset, -stop.kind.strength)):
+        before = kept[-1] if kept else None
+        if stop.offset - (before.offset if before else start) >= minimum_gap:
+            kept.append(stop)
+        elif before and stop.kind.strength > before.kind.strength:
+            kept[-1] = Stop(before.offset, stop.kind)
+    return tuple(kept)
