@@ -417,7 +417,7 @@ class ByteOutput:
 
 
 class ScriptedModel:
-    """Implements `interface.LoadedModel`. Make it where the engine loads: on the engine's thread."""
+    """Implements `interface.LoadedModel`. Make it on the engine's thread, where models load."""
 
     def __init__(self, script: Script | None = None, kind: CacheKind = CacheKind.SLICEABLE) -> None:
         self.script = script or Script()
