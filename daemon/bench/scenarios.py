@@ -37,10 +37,10 @@ def all_scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
 
 
 def _opened(
-    author: Author, label: str = "agent", system: int = 700, tools: int = 1300
+    author: Author, label: str = "agent", system: int = 500, tools: int = 1500
 ) -> Conversation:
-    """A conversation with nothing but its head: system text and ten tools."""
-    definitions = author.tools(label, 10, tools)
+    """A conversation with nothing but its head: system text and six tools."""
+    definitions = author.tools(label, 6, tools)
     return Conversation(definitions).system(author.prose(f"{label} instructions", system))
 
 
@@ -91,7 +91,7 @@ def _sub_agents_in_turn(author: Author) -> Iterator[Wave]:
 def _sub_agents_at_once(author: Author) -> Iterator[Wave]:
     """Four sub-agents start together on a head that nobody has read, then go on together."""
     children = [
-        _opened(author, system=1200, tools=1800).user(author.prose(f"part {n}", 200))
+        _opened(author, system=1000, tools=2000).user(author.prose(f"part {n}", 200))
         for n in range(4)
     ]
     yield tuple(child.request(f"child {n}") for n, child in enumerate(children))
@@ -175,7 +175,7 @@ def _compaction(author: Author) -> Iterator[Wave]:
 
 def _tools_in_front(author: Author) -> Iterator[Wave]:
     """Large tool definitions, small texts, and every request ends with several tool results."""
-    tools = author.tools("agent", 14, 3000)
+    tools = author.tools("agent", 12, 3000)
     for session in range(2):
         head = Conversation(tools).system(author.prose("short instructions", 80))
         talk = head.user(author.prose(f"task {session}", 100))
@@ -219,7 +219,7 @@ def _own_system_text(author: Author) -> Iterator[Wave]:
 
 def _memory(author: Author) -> Iterator[Wave]:
     """Twenty sub-agents on one head: what is kept should be the distinct tokens, once."""
-    head = _opened(author, system=800, tools=1200)
+    head = _opened(author, system=500, tools=1500)
     for first in range(0, 20, 5):
         children = [head.user(author.prose(f"part {n}", 150)) for n in range(first, first + 5)]
         yield tuple(child.request(f"child {first + n}") for n, child in enumerate(children))

@@ -32,6 +32,7 @@ _TOOL_LIST = (
     "read_file write_file edit_file list_folder search_text search_names run_command read_output "
     "stop_command fetch_page ask_user plan_steps start_agent wait_agent apply_patch show_diff"
 )
+_TYPES = ("string", "integer")
 _NOUNS, _VERBS, _TOOL_NAMES = _NOUN_LIST.split(), _VERB_LIST.split(), _TOOL_LIST.split()
 
 
@@ -62,12 +63,12 @@ class Author:
     def _tool(self, label: str, name: str, tokens: int) -> dict[str, Any]:
         random = Random(f"{self.seed}/{label}/{name}")
         properties = {
-            noun: {"type": kind, "description": _sentence(random)}
-            for noun, kind in zip(random.sample(_NOUNS, 3), _types(random), strict=True)
+            noun: {"type": kind, "description": f"The {noun} to {random.choice(_VERBS)}."}
+            for noun, kind in zip(random.sample(_NOUNS, 2), _TYPES, strict=True)
         }
         schema = {"type": "object", "properties": properties, "required": [next(iter(properties))]}
-        left = tokens - round(len(json.dumps(schema)) / self.characters_per_token)
-        description = self.prose(f"{label} {name}", max(8, left - 24))
+        left = tokens - round(len(json.dumps(schema)) / self.characters_per_token) - 40
+        description = self.prose(f"{label} {name}", max(8, left))
         function = {"name": name, "description": description, "parameters": schema}
         return {"type": "function", "function": function}
 
@@ -77,10 +78,6 @@ class Author:
             pieces.append(write())
             room -= len(pieces[-1]) + len(glue)
         return glue.join(pieces)
-
-
-def _types(random: Random) -> list[str]:
-    return random.sample(["string", "integer", "boolean", "array"], 3)
 
 
 def _sentence(random: Random) -> str:

@@ -121,7 +121,7 @@ def _resolved(message: Message | Echo, answers: Mapping[str, Answer]) -> dict[st
         return dict(message)
     answer = answers[message.label]
     resolved: dict[str, Any] = {"role": "assistant", "content": answer.text}
-    if thinking := message.thinking + answer.thinking:
+    if thinking := answer.thinking + message.thinking:
         resolved["reasoning_content"] = thinking
     if message.calls:
         resolved["tool_calls"] = [call.message_part() for call in message.calls]

@@ -1,0 +1,81 @@
+"""The project's targets for what is read and kept, on the engine's policies without a model."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from daemon.bench.report import SCENARIO_LIMIT, TOTAL_LIMIT
+from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
+from mlx_backend.messages import CacheKind
+from tests.bench.qwen_like import QwenLikePrompts
+from tests.bench.simulation import Result, Simulation
+
+KINDS = (CacheKind.SLICEABLE, CacheKind.CHECKPOINTED)
+TRAFFIC = {scenario.name: scenario for scenario in all_scenarios(Sizes())}
+
+
+@cache
+def played(kind: CacheKind, name: str) -> Result:
+    """The scenario on a fresh engine."""
+    return Simulation(kind, QwenLikePrompts()).play(TRAFFIC[name])
+
+
+def named(word: str) -> str:
+    (name,) = (name for name in SCENARIOS if word in name)
+    return name
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scenario_reads_hardly_more_than_it_must(kind: CacheKind, name: str) -> None:
+    result = played(kind, name)
+    assert result.read / result.floor <= SCENARIO_LIMIT, result.requests
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_scenarios_together_read_no_more_than_they_must(kind: CacheKind) -> None:
+    results = [played(kind, name) for name in SCENARIOS]
+    read, least = (sum(getattr(r, count) for r in results) for count in ("read", "floor"))
+    assert read / least <= TOTAL_LIMIT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_day_of_all_scenarios_in_one_engine_reads_no_more(kind: CacheKind) -> None:
+    simulation = Simulation(kind, QwenLikePrompts())
+    results = [simulation.play(scenario) for scenario in TRAFFIC.values()]
+    assert sum(r.read for r in results) / sum(r.floor for r in results) <= TOTAL_LIMIT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk_tokens", [256, 2048])
+def test_what_a_cancelled_read_has_read_is_not_read_again(
+    kind: CacheKind, chunk_tokens: int
+) -> None:
+    simulation = Simulation(kind, QwenLikePrompts(), chunk_tokens=chunk_tokens)
+    cut, again, _ = simulation.play(TRAFFIC[named("60 %")]).requests
+    assert 0.6 * cut.prompt <= cut.read < cut.prompt
+    assert again.reused == cut.read, "whole chunks were read, all of them are kept"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sub_agents_started_at_once_read_their_head_once(kind: CacheKind) -> None:
+    result = played(kind, named("at once"))
+    children = result.requests[:4]
+    assert sum(child.reused == 0 for child in children) == 1
+    assert all(child.reused > 2500 for child in children if child.reused)
+
+
+def test_twenty_agents_on_one_head_keep_each_token_once() -> None:
+    result = played(CacheKind.SLICEABLE, named("memory"))
+    status = result.cache.status()
+    assert status.tokens == result.distinct
+    assert status.bytes / (result.distinct * 1_000) <= 1.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_side_calls_do_not_push_out_the_session(kind: CacheKind) -> None:
+    last = played(kind, named("side calls")).requests[-1]
+    assert last.label == "main again"
+    assert last.read <= last.floor * SCENARIO_LIMIT + 16
