@@ -1,0 +1,86 @@
+"""From a live row into the prefix tree: copies of what was read and generated.
+
+Best effort: whatever goes wrong here costs reuse later, never an answer. A key says exactly what
+the state holds; where the two disagree nothing is stored. Where to capture is decided elsewhere
+(`checkpoint_offsets`), what to keep by the tree.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from daemon.prefix_cache.cache import PrefixCache
+from daemon.prefix_cache.checkpoints import EntryKind
+from daemon.turns import Phase, Turn
+from mlx_backend.errors import StateMismatch
+from mlx_backend.interface import Backend
+from mlx_backend.messages import CacheKind, TokenIds
+
+log = logging.getLogger(__name__)
+
+
+class Commits:
+    """Stores what rows hold. `on_stored` hears each key that entered the tree."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        cache: PrefixCache,
+        kind: CacheKind,
+        on_stored: Callable[[TokenIds], None],
+    ) -> None:
+        self._backend = backend
+        self._cache = cache
+        self._kind = kind
+        self._on_stored = on_stored
+        self.skipped = 0
+
+    def stop(self, turn: Turn) -> None:
+        """Capture at the chunk boundary that was just reached, if it was meant to be a stop."""
+        kind = turn.stops.get(turn.position)
+        if kind is not None:
+            self.prefix(turn, turn.position, kind)
+
+    def prefix(self, turn: Turn, length: int, kind: EntryKind) -> None:
+        """Capture the first `length` prompt tokens: on models that can be cut, also from behind."""
+        self._store(turn, turn.tokens[:length], kind)
+
+    def end(self, turn: Turn) -> None:
+        """Capture all that the row holds, as its request ends in whatever phase, but for errors."""
+        if turn.row is None:
+            return
+        if turn.phase is Phase.READING:
+            self.prefix(turn, turn.position, EntryKind.PARTIAL)
+        elif turn.outputs:
+            self._store(turn, turn.history(), EntryKind.TURN_END)
+
+    def _store(self, turn: Turn, key: TokenIds, kind: EntryKind) -> None:
+        try:
+            is_stored = self._cache.wants(key, kind) and self._insert(turn, key, kind)
+        except StateMismatch as error:
+            self.skipped += 1
+            log.warning("request %s: nothing stored of it: %s", turn.request.id, error)
+        except Exception:
+            # A tree that raised may be half changed: an empty one is always right.
+            self.skipped += 1
+            log.exception(
+                "request %s: storing failed; the prefix cache is emptied", turn.request.id
+            )
+            self._cache.clear()
+        else:
+            if is_stored:
+                self._on_stored(key)
+
+    def _insert(self, turn: Turn, key: TokenIds, kind: EntryKind) -> bool:
+        row, length = turn.row, len(key)
+        assert row is not None
+        can_cut = self._kind is CacheKind.SLICEABLE
+        if row.length < length or (row.length > length and not can_cut):
+            raise StateMismatch(f"the state holds {row.length} tokens, its key {length}")
+        known = self._cache.known(key)
+        span = self._backend.capture_span(row, known, length) if known < length else None
+        checkpoint = None if can_cut else self._backend.capture_checkpoint(row)
+        return self._cache.insert(
+            key, span=span, checkpoint=checkpoint, kind=kind, conversation=turn.conversation
+        )

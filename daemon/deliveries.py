@@ -1,0 +1,104 @@
+"""From the engine's thread to the event loop: the one way that events take.
+
+The thread collects the events of one pass in an `Outbox` and posts them with a single
+`call_soon_threadsafe`; the loop hands each to its `Generation`, where the client's task awaits
+it. A `Generation` belongs to its event loop, an `Outbox` to the engine's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from daemon.generation import Failed, Finished, Generated, GenerationEvent, GenerationRequest
+
+
+class Generation:
+    """A running request: an async iterator of its events, for one consumer.
+
+    It ends after exactly one terminal event, `Finished` or `Failed`. `Generated` events that
+    pile up are handed out as one. Whoever stops listening calls `cancel`.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        loop: asyncio.AbstractEventLoop,
+        on_cancel: Callable[[Generation], None],
+    ) -> None:
+        self.request = request
+        self.loop = loop
+        self._on_cancel = on_cancel
+        self._events: deque[GenerationEvent] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._has_ended = False
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """Stop within one chunk or one step, from any phase; what was read by then is kept.
+
+        Idempotent. The terminal event still comes.
+        """
+        if not self._is_cancelled and not self._has_ended:
+            self._is_cancelled = True
+            self._on_cancel(self)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the terminal event has arrived, though perhaps nobody has taken it yet."""
+        return self._has_ended
+
+    def deliver(self, event: GenerationEvent) -> None:
+        """Take one event from the engine; on the loop."""
+        if self._has_ended:
+            return
+        self._has_ended = isinstance(event, Finished | Failed)
+        self._events.append(event)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> GenerationEvent:
+        while not self._events:
+            if self._has_ended:
+                raise StopAsyncIteration
+            self._arrival = self.loop.create_future()
+            await self._arrival
+        event = self._events.popleft()
+        return self._merged(event) if isinstance(event, Generated) else event
+
+    def _merged(self, event: Generated) -> Generated:
+        if not self._events or not isinstance(self._events[0], Generated):
+            return event
+        tokens = list(event.tokens)
+        while self._events and isinstance(following := self._events[0], Generated):
+            tokens += following.tokens
+            self._events.popleft()
+        return Generated(tuple(tokens))
+
+
+Delivery: TypeAlias = tuple[Generation, GenerationEvent]
+
+
+class Outbox:
+    """Events of one pass of the engine's loop, posted together."""
+
+    def __init__(self, receive: Callable[[Sequence[Delivery]], None]) -> None:
+        self._receive = receive
+        self._deliveries: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+
+    def put(self, generation: Generation, event: GenerationEvent) -> None:
+        self._deliveries.setdefault(generation.loop, []).append((generation, event))
+
+    def post(self) -> None:
+        """Wake each event loop once with all it has to hear; a loop that was closed is skipped."""
+        if not self._deliveries:
+            return
+        deliveries, self._deliveries = self._deliveries, {}
+        for loop, batch in deliveries.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._receive, batch)

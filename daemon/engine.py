@@ -1,0 +1,205 @@
+"""The engine as the event loop sees it: submit a request, read its events, ask for the status.
+
+One thread, made here and nowhere else, runs the `worker` that owns every array. This side keeps
+only what must be true at once: which requests wait (a full queue refuses at the door, a cancelled
+one leaves it immediately) and which are live (closing waits for them). Everything here but
+`status` and `model` belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from daemon.deliveries import Delivery, Generation, Outbox
+from daemon.errors import ContextOverflow, GenerationFailed, Overloaded
+from daemon.generation import Failed, GenerationRequest, Started, Usage
+from daemon.inference import ReadingPolicy
+from daemon.prefix_cache.cache import PrefixCache
+from daemon.prefix_cache.checkpoints import PromptEnd
+from daemon.status import EngineStatus, ModelStatus, RequestStatus
+from daemon.worker import (
+    RELOAD_PAUSES,
+    RETRY_SECONDS,
+    Cancel,
+    Close,
+    Published,
+    Start,
+    Worker,
+    unavailable,
+)
+from mlx_backend.interface import LoadedModel
+from mlx_backend.messages import ModelInfo
+
+__all__ = ["Engine", "Generation"]
+
+log = logging.getLogger(__name__)
+
+JOIN_SECONDS = 30.0
+"""How long closing waits for the chunk or the load that the thread is in."""
+
+
+class Engine:
+    """Runs one model. `start` before anything else, `close` in the end."""
+
+    def __init__(
+        self,
+        load: Callable[[], LoadedModel],
+        *,
+        make_cache: Callable[[ModelInfo], PrefixCache],
+        chunk_tokens: int = 2048,
+        max_concurrent: int = 8,
+        max_queued: int = 64,
+        prompt_end: str = "every",
+        checkpoint_interval: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        reload_pauses: Sequence[float] = RELOAD_PAUSES,
+    ) -> None:
+        policy = ReadingPolicy(
+            chunk_tokens, max_concurrent, PromptEnd(prompt_end), checkpoint_interval
+        )
+        outbox = Outbox(self._receive)
+        self._worker = Worker(load, make_cache, policy, outbox, self._publish, clock, reload_pauses)
+        self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
+        self._published = Published(EngineStatus(ModelStatus("loading")))
+        self._max_queued = max_queued
+        self._clock = clock
+        self._queued: dict[Generation, float] = {}
+        self._live: set[Generation] = set()
+        self._all_ended: asyncio.Event | None = None
+        self._is_closing = False
+        self._refused = 0
+
+    def start(self) -> None:
+        """Start the thread, which loads the model; returns at once."""
+        self._thread.start()
+
+    def model(self) -> LoadedModel:
+        """The loaded model, for its encoder and its output streams, from any thread.
+
+        Raises ModelUnavailable unless it is ready for requests.
+        """
+        published = self._published
+        if self._is_closing:
+            raise unavailable(ModelStatus("closed"))
+        if published.model is None:
+            raise unavailable(published.status.model)
+        return published.model
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        """Queue a request; its events come from the returned iterator.
+
+        Raises ModelUnavailable, Overloaded, and ContextOverflow for a prompt that cannot fit.
+        """
+        _check_fit(request, self.model().info.context_size)
+        if len(self._queued) >= self._max_queued:
+            self._refused += 1
+            raise Overloaded(
+                f"{len(self._queued)} requests are waiting already; try again in a moment",
+                retry_after=RETRY_SECONDS,
+            )
+        generation = Generation(request, asyncio.get_running_loop(), self._cancel)
+        arrived = self._clock()
+        self._queued[generation] = arrived
+        self._live.add(generation)
+        self._worker.commands.put(Start(generation, arrived))
+        return generation
+
+    def status(self) -> EngineStatus:
+        """The latest status, from any thread; never waits for the engine."""
+        status = self._published.status
+        now = self._clock()
+        begun = {request.id for request in (*status.running, *status.recent)}
+        waiting = tuple(
+            _waiting(generation.request, now - arrived)
+            for generation, arrived in tuple(self._queued.items())
+            if generation.request.id not in begun
+        )
+        totals = replace(status.totals, refused=self._refused)
+        model = replace(status.model, state="closed") if self._is_closing else status.model
+        return replace(status, model=model, totals=totals, waiting=waiting)
+
+    async def close(self, grace_seconds: float) -> None:
+        """Refuse what comes, let what runs end within the grace, fail the rest, end the thread."""
+        self._is_closing = True
+        if not self._thread.is_alive():
+            return
+        self._all_ended = asyncio.Event()
+        if self._live:
+            try:
+                await asyncio.wait_for(self._all_ended.wait(), grace_seconds)
+            except TimeoutError:
+                log.warning("%d requests are cut short by the shutdown", len(self._live))
+        self._worker.commands.put(Close())
+        await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
+        if self._thread.is_alive():
+            log.error("the engine's thread did not end within %g seconds", JOIN_SECONDS)
+
+    def _cancel(self, generation: Generation) -> None:
+        self._queued.pop(generation, None)
+        self._worker.commands.put(Cancel(generation))
+
+    def _receive(self, deliveries: Sequence[Delivery]) -> None:
+        """Events of one pass of the engine's thread; on the loop."""
+        for generation, event in deliveries:
+            if isinstance(event, Started):
+                self._queued.pop(generation, None)
+            generation.deliver(event)
+            if generation.has_ended:
+                self._forget(generation)
+
+    def _forget(self, generation: Generation) -> None:
+        self._queued.pop(generation, None)
+        self._live.discard(generation)
+        if not self._live and self._all_ended is not None:
+            self._all_ended.set()
+
+    def _publish(self, published: Published) -> None:
+        """On the engine's thread: one assignment of a frozen value."""
+        self._published = published
+
+    def _run(self) -> None:
+        try:
+            self._worker.run()
+        except BaseException:
+            log.critical("the engine's thread died; restart the daemon", exc_info=True)
+            model = ModelStatus("failed", error="the engine's thread died; restart the daemon")
+            self._published = Published(EngineStatus(model))
+            self._fail_live()
+
+    def _fail_live(self) -> None:
+        """On the dying thread: nobody else is left to answer."""
+        outbox = Outbox(self._receive)
+        for generation in tuple(self._live):
+            error = GenerationFailed("the engine's thread died; restart the daemon")
+            outbox.put(generation, Failed(error, Usage(len(generation.request.prompt))))
+        outbox.post()
+
+
+def _check_fit(request: GenerationRequest, context_size: int) -> None:
+    prompt = len(request.prompt)
+    if prompt > context_size:
+        raise ContextOverflow(
+            f"the prompt has {prompt} tokens, the context {context_size}; shorten it",
+        )
+    assert request.max_tokens >= 1, "max_tokens is validated by the caller"
+    assert prompt + request.max_tokens <= context_size + 1, "max_tokens is clamped by the caller"
+
+
+def _waiting(request: GenerationRequest, seconds: float) -> RequestStatus:
+    return RequestStatus(
+        id=request.id,
+        phase="waiting",
+        session=request.session,
+        prompt=len(request.prompt),
+        reused=0,
+        read=0,
+        generated=0,
+        waited_seconds=seconds,
+        first_token_seconds=None,
+        seconds=seconds,
+    )

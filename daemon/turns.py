@@ -1,0 +1,99 @@
+"""One request on the engine's thread: how far it has come and what it still has to read.
+
+A turn is mutable and belongs to that thread alone; others see its events and its record. It
+knows nothing of arrays (its row is opaque), of the tree or of other turns, but for the one that
+it waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from daemon.deliveries import Generation
+from daemon.generation import GenerationRequest, Usage
+from daemon.prefix_cache.cache import Match
+from daemon.prefix_cache.checkpoints import EntryKind
+from mlx_backend.interface import Row
+from mlx_backend.messages import TokenIds, token_ids
+
+
+class Phase(StrEnum):
+    """Where a request is; the words of `RequestStatus.phase`."""
+
+    WAITING = "waiting"  # no row yet
+    READING = "reading"  # has a row; perhaps paused in favour of a shorter prompt
+    DECODING = "decoding"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """`arrival` numbers the requests in order. Offsets and counts are tokens, times clock seconds.
+
+    held: tokens that the tree would restore, as last seen; an estimate for ranking only.
+    overtaken: tokens read for later arrivals in its stead (see the scheduler).
+    leader, fork: the turn being read that will pass `fork`, where this one can go on from.
+    position: prompt tokens in the row; clean chunk boundaries only.
+    stops: offsets where reading pauses to capture, with what they are.
+    outputs: every sampled token, the stop id included, as they are in the row's state.
+    """
+
+    generation: Generation
+    arrival: int
+    arrived: float
+    conversation: str
+    phase: Phase = Phase.WAITING
+    held: int = 0
+    overtaken: int = 0
+    leader: Turn | None = None
+    fork: int = 0
+    match: Match | None = None
+    row: Row | None = None
+    reused: int = 0
+    position: int = 0
+    stops: dict[int, EntryKind] = field(default_factory=dict)
+    outputs: list[int] = field(default_factory=list)
+    generated: int = 0
+    why_read: str = ""
+    error: str | None = None
+    started: float | None = None
+    first_token: float | None = None
+    ended: float | None = None
+
+    @property
+    def request(self) -> GenerationRequest:
+        return self.generation.request
+
+    @property
+    def tokens(self) -> TokenIds:
+        """The prompt."""
+        return self.request.prompt.tokens
+
+    @property
+    def readable(self) -> int:
+        """Prompt tokens that chunks can read: the last one is run by the first decode step."""
+        return len(self.request.prompt) - 1
+
+    @property
+    def left(self) -> int:
+        """Tokens still to read before the first answer token, as far as is known."""
+        return self.readable - max(self.position, self.held)
+
+    @property
+    def is_live(self) -> bool:
+        return self.phase in (Phase.WAITING, Phase.READING, Phase.DECODING)
+
+    @property
+    def usage(self) -> Usage:
+        prompt = len(self.request.prompt)
+        done = prompt if self.outputs else self.position
+        return Usage(prompt, self.reused, done - self.reused, self.generated)
+
+    def history(self) -> TokenIds:
+        """The prompt and every sampled token: the row's state is a prefix of it."""
+        return np.concatenate((self.tokens, token_ids(self.outputs)))

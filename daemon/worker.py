@@ -1,0 +1,291 @@
+"""The engine's thread from first to last: loads the model, obeys commands, survives failures.
+
+It sleeps while there is nothing to do: no polling, no timeouts but the pauses between attempts
+to load the model again. Whatever breaks below it, every request is answered, the model is loaded
+again, and until then the state says so. Commands come in by a queue, events and status go out;
+nothing else crosses. Threads are made elsewhere (`engine`), arrays handled below (`inference`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from daemon.deliveries import Generation, Outbox
+from daemon.errors import ModelUnavailable
+from daemon.generation import Failed, Usage
+from daemon.inference import Inference, ReadingPolicy
+from daemon.prefix_cache.cache import PrefixCache
+from daemon.records import Records, memory_status, request_status
+from daemon.sessions import Sessions, conversation
+from daemon.status import EngineStatus, ModelStatus
+from daemon.turns import Phase, Turn
+from mlx_backend.errors import BackendError, StepFailed
+from mlx_backend.interface import LoadedModel
+from mlx_backend.messages import ModelInfo
+
+log = logging.getLogger(__name__)
+
+PUBLISH_SECONDS = 0.1
+RETRY_SECONDS = 5
+RELOAD_PAUSES: tuple[float, ...] = (0.0, 1.0, 5.0, 30.0, 120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    generation: Generation
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End every request, close the backend, end the thread."""
+
+
+Command: TypeAlias = Start | Cancel | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What other threads may see. `model` is set while, and only while, the state is ready."""
+
+    status: EngineStatus
+    model: LoadedModel | None = None
+
+
+class Worker:
+    """Owns the model, the prefix tree and every turn; `run` is the body of the one thread."""
+
+    def __init__(
+        self,
+        load: Callable[[], LoadedModel],
+        make_cache: Callable[[ModelInfo], PrefixCache],
+        policy: ReadingPolicy,
+        outbox: Outbox,
+        publish: Callable[[Published], None],
+        clock: Callable[[], float],
+        reload_pauses: Sequence[float] = RELOAD_PAUSES,
+    ) -> None:
+        self.commands: SimpleQueue[Command] = SimpleQueue()
+        self._load_model = load
+        self._make_cache = make_cache
+        self._policy = policy
+        self._outbox = outbox
+        self._publish = publish
+        self._clock = clock
+        self._reload_pauses = reload_pauses
+        self._records = Records()
+        self._sessions = Sessions()
+        self._model_status = ModelStatus("loading")
+        self._model: LoadedModel | None = None
+        self._inference: Inference | None = None
+        self._cache: PrefixCache | None = None
+        self._cache_identity = ""
+        self._arrivals = 0
+        self._failed_loads = 0
+        self._published_at = float("-inf")
+        self._published_ends = 0
+
+    def run(self) -> None:
+        """The thread's whole life; only `Close` ends it."""
+        self._load()
+        while (failure := self._serve()) is not None:
+            self._recover(failure)
+        self._shut()
+
+    def _serve(self) -> str | None:
+        """Work until told to close, or until something breaks: then what it was, in words."""
+        try:
+            while self._obey_commands():
+                assert self._inference is not None, "busy without a model"
+                self._inference.decode_step()
+                self._inference.read_chunk()
+                self._tell()
+        except Exception as error:
+            log.exception("the engine broke; the model will be loaded again")
+            if not isinstance(error, StepFailed):
+                self._cache = None  # perhaps it is the tree that broke
+            return _in_words(error)
+        return None
+
+    def _obey_commands(self) -> bool:
+        """Carry out what was asked. True when there is work to do, False when told to close."""
+        while (command := self._next_command()) is not None:
+            match command:
+                case Start():
+                    self._start(command)
+                case Cancel():
+                    self._cancel(command)
+                case Close():
+                    return False
+        return True
+
+    def _next_command(self) -> Command | None:
+        """The next command, or None if there is other work; sleeps while there is neither."""
+        if self._inference is None or not self._inference.turns:
+            return self._sleep()
+        try:
+            return self.commands.get_nowait()
+        except Empty:
+            return None
+
+    def _sleep(self) -> Command:
+        if self._model is not None:
+            self._model.backend.trim_pool()
+        while True:
+            self._tell(must_publish=True)
+            try:
+                return self.commands.get(timeout=self._reload_pause())
+            except Empty:
+                self._load()
+
+    def _reload_pause(self) -> float | None:
+        if self._model is not None or self._failed_loads >= len(self._reload_pauses):
+            return None
+        return self._reload_pauses[self._failed_loads]
+
+    def _start(self, start: Start) -> None:
+        generation = start.generation
+        if self._inference is None:
+            usage = Usage(len(generation.request.prompt))
+            self._outbox.put(generation, Failed(unavailable(self._model_status), usage))
+            return
+        self._arrivals += 1
+        label = conversation(generation.request)
+        self._inference.add(Turn(generation, self._arrivals, start.arrived, label))
+
+    def _cancel(self, cancel: Cancel) -> None:
+        if self._inference is None:
+            return
+        for turn in self._inference.turns:
+            if turn.generation is cancel.generation:
+                self._inference.cancel(turn)
+                return
+
+    def _load(self) -> None:
+        self._model_status = replace(self._model_status, state="loading")
+        self._tell(must_publish=True)
+        try:
+            self._install(self._load_model())
+        except Exception as error:
+            log.exception("the model cannot be loaded")
+            is_hopeless = isinstance(error, BackendError)
+            self._failed_loads = len(self._reload_pauses) if is_hopeless else self._failed_loads + 1
+            self._model_status = ModelStatus("failed", error=_in_words(error))
+
+    def _install(self, model: LoadedModel) -> None:
+        info = model.info
+        if self._cache is None or self._cache_identity != info.identity:
+            self._cache = self._make_cache(info)
+            self._cache_identity = info.identity
+        self._inference = Inference(
+            model,
+            self._cache,
+            self._policy,
+            self._sessions,
+            self._records,
+            self._outbox,
+            self._announce,
+            self._clock,
+        )
+        self._model = model
+        self._model_status = _ready(info)
+        self._failed_loads = 0
+
+    def _recover(self, failure: str) -> None:
+        """Answer every request and drop the model; it is loaded again from the sleep."""
+        self._model_status = ModelStatus("failed", error=failure)
+        inference, self._inference = self._inference, None
+        if inference is not None:
+            inference.abandon(unavailable(self._model_status), self._cache is not None)
+        self._close_backend()
+
+    def _shut(self) -> None:
+        """Answer every request, keep what they have, give the device back."""
+        self._model_status = replace(self._model_status, state="closed")
+        inference, self._inference = self._inference, None
+        if inference is not None:
+            inference.stop(unavailable(self._model_status))
+        self._close_backend()
+        self._cache = None
+        self._tell(must_publish=True)
+
+    def _close_backend(self) -> None:
+        model, self._model = self._model, None
+        if model is None:
+            return
+        self._records.retire(model.backend.counters)
+        try:
+            model.backend.close()
+        except Exception:
+            log.exception("closing the backend failed")
+
+    def _announce(self) -> None:
+        self._tell(must_publish=True)
+
+    def _tell(self, must_publish: bool = False) -> None:
+        """Post the events of this pass; before that the status, if it is due.
+
+        While busy it is due every so often, and whenever a request ended: whoever hears of an end
+        finds it in the status.
+        """
+        now = self._clock()
+        has_ends = self._records.closed > self._published_ends
+        if must_publish or has_ends or now - self._published_at >= PUBLISH_SECONDS:
+            self._published_at, self._published_ends = now, self._records.closed
+            self._publish(Published(self._status(now), self._model))
+        self._outbox.post()
+
+    def _status(self, now: float) -> EngineStatus:
+        model, inference, records = self._model, self._inference, self._records
+        if model is None or inference is None:
+            return EngineStatus(
+                model=self._model_status, totals=records.totals(), recent=records.recent
+            )
+        running = [turn for turn in inference.turns if turn.phase is not Phase.WAITING]
+        return EngineStatus(
+            model=self._model_status,
+            cache=inference.cache_status(),
+            totals=records.totals(model.backend.counters),
+            memory=memory_status(model.backend, running),
+            running=tuple(request_status(turn, now) for turn in running),
+            recent=records.recent,
+        )
+
+
+def unavailable(model: ModelStatus) -> ModelUnavailable:
+    """What a client hears while no model is ready."""
+    words = {
+        "loading": "the model is being loaded; try again in a moment",
+        "closed": "the daemon is shutting down; try again when it is back",
+    }
+    failed = f"the model failed ({model.error}); it is being loaded again, try again in a moment"
+    return ModelUnavailable(words.get(model.state, failed), retry_after=RETRY_SECONDS)
+
+
+def _in_words(error: Exception) -> str:
+    is_meant = isinstance(error, BackendError)
+    return str(error) if is_meant else f"{type(error).__name__}: {error}"
+
+
+def _ready(info: ModelInfo) -> ModelStatus:
+    return ModelStatus(
+        "ready",
+        name=info.name,
+        path=info.path,
+        identity=info.identity,
+        cache_kind=info.cache_kind.value,
+        cache_classes=info.cache_classes,
+        context_size=info.context_size,
+        weight_bytes=info.weight_bytes,
+        span_token_bytes=info.span_token_bytes,
+        warnings=info.warnings,
+    )
