@@ -1,0 +1,116 @@
+"""The real backend: one loaded mlx-lm model, its rows, and the one thread that owns them.
+
+Every call comes from the thread that made the backend. mlx's default stream belongs to a thread,
+so that the stream tells: on another thread's the same arrays would be worked on out of order.
+What a row is while it is read is in `rows`, while it decodes in `batching`; what is copied out of
+it in `snapshots`. Nothing here decides what to read, keep or drop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_backend.batching import Decoder, LiveRow
+from mlx_backend.interface import Counters, Sampled, Snapshot
+from mlx_backend.interface import Row as AnyRow
+from mlx_backend.layers import CacheLayout
+from mlx_backend.memory import limit_pool, memory_report, trim_pool
+from mlx_backend.messages import MemoryReport, Sampling, TokenIds
+from mlx_backend.rows import PlainRow, check_state, fresh_row, restore_row
+from mlx_backend.snapshots import MlxCheckpoint, MlxSpan, capture_checkpoint, capture_span
+
+
+class MlxBackend:
+    """Implements `interface.Backend`. Make it on the thread that loaded `model`."""
+
+    def __init__(self, model: Any, layout: CacheLayout, weight_bytes: int) -> None:
+        """`weight_bytes` is what one decoding step reads of the model."""
+        self.counters = Counters()
+        self._model = model
+        self._layout = layout
+        self._stream = _default_stream()
+        self._decoder = Decoder(model, layout, weight_bytes, self.counters)
+        limit_pool()
+
+    def open_row(self, snapshot: Snapshot | None, room: int) -> LiveRow:
+        self._enter()
+        if snapshot is None:
+            return LiveRow(fresh_row(self._layout, room).caches, 0)
+        row = restore_row(self._layout, snapshot, room)
+        kept = snapshot.checkpoint.nbytes if snapshot.checkpoint else 0
+        self.counters.bytes_restored += snapshot.length * self._layout.span_token_bytes + kept
+        return LiveRow(row.caches, row.length)
+
+    def read(self, row: AnyRow, tokens: TokenIds) -> None:
+        live = self._enter_with(row)
+        assert not live.is_decoding, "the row is decoding"
+        plain = PlainRow(self._layout, live.caches, live.length)
+        plain.read(self._model, tokens)
+        live.length = plain.length
+        self.counters.chunks_read += 1
+        self.counters.tokens_read += len(tokens)
+
+    def capture_span(self, row: AnyRow, start: int, stop: int) -> MlxSpan:
+        live = self._checked(row)
+        span = capture_span(self._layout, live.caches, start, stop, live.index)
+        self.counters.bytes_captured += span.nbytes
+        return span
+
+    def capture_checkpoint(self, row: AnyRow) -> MlxCheckpoint:
+        live = self._checked(row)
+        checkpoint = capture_checkpoint(self._layout, live.caches, live.length, live.index)
+        self.counters.bytes_captured += checkpoint.nbytes
+        return checkpoint
+
+    def start_decoding(
+        self, row: AnyRow, last_token: int, sampling: Sampling, context: TokenIds
+    ) -> None:
+        live = self._enter_with(row)
+        assert not live.is_decoding, "the row is decoding"
+        self._decoder.add(live, last_token, sampling, context)
+
+    def step(self) -> list[Sampled]:
+        self._enter()
+        return self._decoder.step()
+
+    def release(self, row: AnyRow) -> None:
+        self._enter()
+        assert isinstance(row, LiveRow)
+        self._decoder.remove(row)
+        row.let_go()
+
+    def memory(self) -> MemoryReport:
+        self._enter()
+        return memory_report()
+
+    def trim_pool(self) -> None:
+        self._enter()
+        trim_pool()
+
+    def close(self) -> None:
+        """Without the last two calls the process aborts at exit about every second time."""
+        self._enter()
+        self._decoder.clear()
+        self._model = None
+        mx.synchronize()
+        mx.clear_streams()
+
+    def _enter(self) -> None:
+        assert _default_stream() == self._stream, "array work on a foreign thread"
+
+    def _enter_with(self, row: AnyRow) -> LiveRow:
+        self._enter()
+        assert isinstance(row, LiveRow)
+        assert not row.is_released, "the row was released"
+        return row
+
+    def _checked(self, row: AnyRow) -> LiveRow:
+        live = self._enter_with(row)
+        check_state(self._layout, live.caches, live.length, live.index)
+        return live
+
+
+def _default_stream() -> Any:
+    return mx.default_stream(mx.default_device())

@@ -1,0 +1,227 @@
+"""Decodes rows together, on mlx-lm's `GenerationBatch`.
+
+A batch is pipelined: a step runs the model on the tokens drawn before, which it returns, and
+leaves the next draw in flight. So a returned token is part of its row's state already, and a
+row's state is exactly its prompt and every returned token.
+
+* A row that decodes alone runs on its own plain caches; nothing of its history is copied.
+* Rows join and leave in one rebuild at the start of the next step, one batch per step (`merging`);
+  who shares with whom is `grouping`'s. Until its turn comes a row decodes alone.
+* Rows whose caches have no batched form always decode alone, in turn.
+* mlx-lm's own way in and out (`extend`, `filter`, `next`) copies whole rows and is not used.
+* Log-probabilities are taken in float32: normalised in bfloat16, distinct logits would tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import GenerationBatch
+
+from mlx_backend.errors import StepFailed
+from mlx_backend.grouping import BatchShape, next_rebuild
+from mlx_backend.interface import Counters, Sampled
+from mlx_backend.layers import CacheLayout, Caches
+from mlx_backend.merging import Source, can_merge, merged
+from mlx_backend.messages import Sampling, TokenIds
+from mlx_backend.rows import state_bytes
+from mlx_backend.sampling import BatchSampler, penalties
+
+
+class LiveRow:
+    """Implements `interface.Row`: caches of its own, or a place in a batch's.
+
+    `caches` is what the model takes, `index` the row's place in them, `sharers` how many rows
+    they hold.
+    """
+
+    __slots__ = ("caches", "index", "is_decoding", "is_released", "length", "sharers")
+
+    def __init__(self, caches: Caches, length: int) -> None:
+        self.caches = caches
+        self.length = length
+        self.index = 0
+        self.sharers = 1
+        self.is_decoding = False
+        self.is_released = False
+
+    @property
+    def nbytes(self) -> int:
+        return state_bytes(self.caches) // self.sharers
+
+    def let_go(self) -> None:
+        """Drop the arrays; those of a batch live on in the batch."""
+        self.is_decoding = False
+        self.is_released = True
+        self.caches = []
+
+
+class DecodeBatch(GenerationBatch):  # type: ignore[misc]
+    """Rows that take their steps together. `uids` are the rows; None stands for one that left."""
+
+    uids: list[LiveRow | None]
+    prompt_cache: Caches
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        row: LiveRow,
+        last_token: int,
+        sampling: Sampling,
+        context: TokenIds,
+    ) -> None:
+        """A batch of one on the row's own caches; runs `last_token` through the model."""
+        self.sampler = BatchSampler([sampling], [0])
+        super().__init__(
+            model=forward,
+            uids=[row],
+            inputs=mx.array([last_token]),
+            prompt_cache=row.caches,
+            tokens=[[]],
+            samplers=[self.sampler],
+            fallback_sampler=self.sampler,
+            logits_processors=[penalties(sampling, context)],
+            stop_sequences=[],
+            max_tokens=[],
+        )
+        self.can_merge = can_merge(row.caches)
+        row.is_decoding = True
+        row.length += 1
+
+    @property
+    def rows(self) -> list[LiveRow]:
+        """The rows that are still in it."""
+        return [row for row in self.uids if row is not None]
+
+    @property
+    def shape(self) -> BatchShape:
+        lengths = tuple(row.length for row in self.rows)
+        return BatchShape(lengths, self.can_merge, has_left=None in self.uids)
+
+    def leave(self, row: LiveRow) -> None:
+        self.uids[self.uids.index(row)] = None
+
+    def advance(self) -> list[Sampled]:
+        """One token of every row. A row that failed has left, and its caches with it."""
+        failed = self.sampler.failed
+        errors = [_first_error(processors) for processors in self.logits_processors]
+        tokens, _ = self._step()
+        for index, has_failed in enumerate(failed.tolist()):
+            if has_failed:
+                errors[index] = errors[index] or "the model's output is not a number"
+        seats = zip(list(self.uids), tokens, errors, strict=True)
+        return [self._sampled(row, token, error) for row, token, error in seats if row is not None]
+
+    def _sampled(self, row: LiveRow, token: int, error: str | None) -> Sampled:
+        if error is not None:
+            self.leave(row)
+            row.let_go()
+            return Sampled(row, -1, error)
+        row.length += 1
+        return Sampled(row, token)
+
+    def rebuild(self, others: Sequence[DecodeBatch]) -> None:
+        """Become the batch of all rows in it and in `others`, which are used up."""
+        seats = [
+            (batch, index)
+            for batch in (self, *others)
+            for index, row in enumerate(batch.uids)
+            if row is not None
+        ]
+
+        def gathered(name: str) -> list[Any]:
+            return [getattr(batch, name)[index] for batch, index in seats]
+
+        self.sampler = _gathered_sampler(seats)
+        self.prompt_cache = merged([Source(b.prompt_cache, index) for b, index in seats])
+        self._next_tokens = mx.stack(gathered("_next_tokens"))
+        mx.eval(self._next_tokens, self.sampler.failed)
+        self._next_logprobs = gathered("_next_logprobs")
+        self.tokens = gathered("tokens")
+        self._token_context = gathered("_token_context")
+        self.logits_processors = gathered("logits_processors")
+        self.uids = gathered("uids")
+        self.samplers = [self.sampler] * len(seats)
+        self.fallback_sampler = self.sampler
+        for index, row in enumerate(self.uids):
+            row.caches, row.index, row.sharers = self.prompt_cache, index, len(seats)
+
+
+class Decoder:
+    """Every decoding row, in the batches they share."""
+
+    def __init__(
+        self, model: Any, layout: CacheLayout, weight_bytes: int, counters: Counters
+    ) -> None:
+        self._model = model
+        self._layout = layout
+        self._weight_bytes = weight_bytes
+        self._counters = counters
+        self._batches: list[DecodeBatch] = []
+
+    def add(self, row: LiveRow, last_token: int, sampling: Sampling, context: TokenIds) -> None:
+        """Let `row` decode. Raises StepFailed; then the row may only be released."""
+        try:
+            batch = DecodeBatch(self._forward, row, last_token, sampling, context)
+        except Exception as error:
+            raise StepFailed(f"the first step of a row of {row.length} tokens: {error}") from error
+        self._batches.append(batch)
+
+    def step(self) -> list[Sampled]:
+        """One token of every row. Raises StepFailed; then every row has been let go."""
+        if not self._batches:
+            return []
+        try:
+            self._rebuild_one()
+            sampled = [one for batch in self._batches for one in batch.advance()]
+        except Exception as error:
+            self.clear()
+            raise StepFailed(f"a step of the decoding rows: {error}") from error
+        self._drop_empty()
+        self._counters.steps += 1
+        self._counters.tokens_decoded += sum(one.error is None for one in sampled)
+        return sampled
+
+    def remove(self, row: LiveRow) -> None:
+        """Take the row out if it decodes; a batch it shared is copied before the next step."""
+        for batch in self._batches:
+            if row in batch.rows:
+                batch.leave(row)
+        self._drop_empty()
+
+    def clear(self) -> None:
+        """Let go of every row."""
+        for row in [row for batch in self._batches for row in batch.rows]:
+            row.let_go()
+        self._batches.clear()
+
+    def _drop_empty(self) -> None:
+        self._batches = [batch for batch in self._batches if batch.rows]
+
+    def _forward(self, inputs: Any, cache: Caches) -> Any:
+        return self._model(inputs, cache=cache).astype(mx.float32)
+
+    def _rebuild_one(self) -> None:
+        shapes = [batch.shape for batch in self._batches]
+        chosen = next_rebuild(shapes, self._layout.span_token_bytes, self._weight_bytes)
+        if not chosen:
+            return
+        first, *others = [self._batches[index] for index in chosen]
+        self._batches = [batch for batch in self._batches if batch not in others]
+        first.rebuild(others)
+        self._counters.batch_copies += 1
+
+
+def _first_error(processors: Sequence[Any]) -> str | None:
+    return next((processor.error for processor in processors if processor.error), None)
+
+
+def _gathered_sampler(seats: Sequence[tuple[DecodeBatch, int]]) -> BatchSampler:
+    """The sampler of these rows, which knows which of their draws in flight have failed."""
+    samplings = [batch.sampler.samplings[index] for batch, index in seats]
+    indices = [batch.sampler.indices[index] for batch, index in seats]
+    sampler = BatchSampler(samplings, indices)
+    sampler.failed = mx.stack([batch.sampler.failed[index] for batch, index in seats])
+    return sampler

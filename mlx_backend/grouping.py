@@ -1,0 +1,70 @@
+"""Which decoding rows share a batch: pure arithmetic, no mlx.
+
+A batch reads the weights once for all of its rows, and pads every row to the longest. Rows share a
+batch where the padding's KV bytes per step are less than the weights' bytes per step; else reading
+the weights once more is cheaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What matters of a batch between two steps.
+
+    `lengths` are the tokens of the rows that stay; `has_left`: others have left since it was built.
+    """
+
+    lengths: tuple[int, ...]
+    can_merge: bool = True
+    has_left: bool = False
+
+
+def padding_tokens(lengths: Sequence[int]) -> int:
+    """Tokens of padding in a batch of rows of these lengths."""
+    return max(lengths) * len(lengths) - sum(lengths)
+
+
+def may_share(lengths: Sequence[int], token_bytes: int, weight_bytes: int) -> bool:
+    """Whether rows of these lengths are cheaper to decode in one batch than in two.
+
+    `token_bytes` is the KV of one token that grows with the row, `weight_bytes` what a step reads.
+    """
+    return padding_tokens(lengths) * token_bytes < weight_bytes
+
+
+def next_rebuild(batches: Sequence[BatchShape], token_bytes: int, weight_bytes: int) -> list[int]:
+    """The batches to copy into one before the next step; [] for none.
+
+    One rebuild at a time, so that between two steps at most one batch is copied: first those that
+    keep the memory of rows that left, then the largest. Rows of nearly the same length join first.
+    """
+    order = sorted(
+        range(len(batches)), key=lambda i: (not batches[i].has_left, -len(batches[i].lengths))
+    )
+    for base in order:
+        chosen = _companions(batches, base, token_bytes, weight_bytes)
+        if len(chosen) > 1 or batches[base].has_left:
+            return chosen
+    return []
+
+
+def _companions(
+    batches: Sequence[BatchShape], base: int, token_bytes: int, weight_bytes: int
+) -> list[int]:
+    """`base` and all that may share with it."""
+    chosen = [base]
+    if not batches[base].can_merge:
+        return chosen
+    lengths = list(batches[base].lengths)
+    longest = max(lengths)
+    others = [i for i, batch in enumerate(batches) if i != base and batch.can_merge]
+    for other in sorted(others, key=lambda i: abs(max(batches[i].lengths) - longest)):
+        together = [*lengths, *batches[other].lengths]
+        if may_share(together, token_bytes, weight_bytes):
+            chosen.append(other)
+            lengths = together
+    return chosen

@@ -1,0 +1,151 @@
+"""Copies rows between plain caches and batched ones, layer by layer.
+
+mlx-lm can extend and filter a batch in place, but then the whole of it exists twice for a moment,
+and it cannot leave room behind the last token. Here the new cache of one layer is built from all
+rows that it is to hold and evaluated, and the old layers are dropped, before the next layer's
+turn: the peak is the new batch and one layer. A batch of one is a list of plain caches again.
+
+Rows are padded on the left. Recurrent state and rings have no padding of tokens to hide: a row's
+state is complete when it joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import (
+    ArraysCache,
+    BatchKVCache,
+    BatchRotatingKVCache,
+    CacheList,
+    KVCache,
+    RotatingKVCache,
+)
+
+from mlx_backend.layers import Caches, arrays_of, leaf_caches
+from mlx_backend.rows import ROOM_STEP
+from mlx_backend.snapshots import copied, leaf_state
+
+Part = tuple[Any, int]
+"""One row of one layer: its cache, plain or batched, and the row's place in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A row to copy: the caches it is in, plain or batched, and its place in them."""
+
+    caches: Caches
+    index: int
+
+
+def can_merge(caches: Caches) -> bool:
+    """Whether every layer of a row's plain caches has a batched form."""
+    return all(
+        type(cache) in (KVCache, ArraysCache)
+        or (type(cache) is RotatingKVCache and cache.keep == 0)
+        for cache in leaf_caches(caches)
+    )
+
+
+def merged(sources: Sequence[Source]) -> Caches:
+    """New caches that hold the rows of `sources` in order, with some room for more tokens.
+
+    Consumes the sources: each layer of theirs is dropped as soon as it was copied.
+    """
+    caches: Caches = []
+    for layer in range(len(sources[0].caches)):
+        cache = _merged_layer([(s.caches[layer], s.index) for s in sources])
+        mx.eval([arrays_of(leaf) for leaf in leaf_caches([cache])])
+        caches.append(cache)
+        for source in sources:
+            source.caches[layer] = None
+    return caches
+
+
+def _merged_layer(parts: Sequence[Part]) -> Any:
+    first = parts[0][0]
+    if type(first) is CacheList:
+        columns = range(len(first.caches))
+        return CacheList(
+            *(_merged_layer([(c.caches[k], row) for c, row in parts]) for k in columns)
+        )
+    if type(first) in (KVCache, BatchKVCache):
+        return _merged_kv(parts)
+    if type(first) in (RotatingKVCache, BatchRotatingKVCache):
+        return _merged_rings([_plain_ring(cache, row) for cache, row in parts])
+    return _merged_arrays([_plain_arrays(cache, row) for cache, row in parts])
+
+
+def _merged_kv(parts: Sequence[Part]) -> Any:
+    rows = [_kv_row(cache, row) for cache, row in parts]
+    lengths = [0 if row is None else int(row[0].shape[2]) for row in rows]
+    longest = max(lengths)
+    padding = [longest - length for length in lengths]
+    cache = KVCache() if len(parts) == 1 else BatchKVCache(padding)
+    if longest == 0:  # a layer that borrows another's KV
+        return cache
+    filled = [row for row in rows if row is not None]
+    spare = max(ROOM_STEP, longest // 32)
+    capacity = -(-(longest + spare) // ROOM_STEP) * ROOM_STEP
+    cache.keys, cache.values = (
+        _right_aligned([row[slot] for row in filled], longest, capacity) for slot in (0, 1)
+    )
+    if len(parts) == 1:
+        cache.offset = longest
+    else:
+        cache.offset, cache._idx = mx.array(lengths), longest
+    return cache
+
+
+def _kv_row(cache: Any, row: int) -> tuple[Any, Any] | None:
+    """The keys and values of one row's tokens, as lazy slices; None where there are none."""
+    if cache.keys is None:
+        return None
+    first, last = 0, int(cache.size())
+    if type(cache) is BatchKVCache:
+        first = int(cache.left_padding[row].item())
+    cut = (slice(row, row + 1), slice(None), slice(first, last))
+    return cache.keys[cut], cache.values[cut]
+
+
+def _right_aligned(rows: Sequence[Any], longest: int, capacity: int) -> Any:
+    """One array (rows, heads, capacity, dim) in which every row's tokens end at `longest`."""
+    heads, dim = rows[0].shape[1], rows[0].shape[3]
+    buffer = mx.zeros((len(rows), heads, capacity, dim), dtype=rows[0].dtype)
+    for i, row in enumerate(rows):
+        buffer[i : i + 1, :, longest - row.shape[2] : longest] = row
+    return buffer
+
+
+def _plain_ring(cache: Any, row: int) -> Any:
+    """A view of one row as the plain ring it would be alone."""
+    state = leaf_state(cache, row)
+    ring = RotatingKVCache(cache.max_size)
+    ring.keys, ring.values = state.arrays
+    ring.offset, ring._idx = state.numbers
+    return ring
+
+
+def _merged_rings(rings: Sequence[Any]) -> Any:
+    if len(rings) > 1:
+        return RotatingKVCache.merge(rings)
+    (ring,) = rings
+    ring.keys, ring.values = copied([ring.keys]), copied([ring.values])
+    return ring
+
+
+def _plain_arrays(cache: Any, row: int) -> Any:
+    plain = ArraysCache(len(cache.cache))
+    plain.cache = list(leaf_state(cache, row).arrays)
+    return plain
+
+
+def _merged_arrays(plains: Sequence[Any]) -> Any:
+    if len(plains) > 1:
+        return ArraysCache.merge(plains)
+    (plain,) = plains
+    plain.cache = [None if array is None else copied([array]) for array in plain.cache]
+    return plain
