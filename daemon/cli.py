@@ -7,20 +7,26 @@ itself, so that `mlxd status` answers at once. Exit codes are part of the interf
 from __future__ import annotations
 
 import inspect
+import json
+import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from enum import IntEnum
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from daemon import __version__
-from daemon.errors import ConfigurationError
+from daemon.errors import CommandFailed, ConfigurationError
 from daemon.settings import TABLE, Resolved, Setting, resolve
+from mlx_backend.errors import BackendError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from daemon.demo.report import Turn
     from daemon.status import DaemonStatus
 
 app = typer.Typer(
@@ -45,22 +51,25 @@ class ExitCode(IntEnum):
 
 
 def main() -> None:
-    """The console script."""
+    """The console script: what goes wrong for a known reason is one sentence, not a traceback."""
     try:
         app()
     except ConfigurationError as error:
         complain(str(error))
         sys.exit(ExitCode.CONFIGURATION)
+    except (BackendError, CommandFailed) as error:
+        complain(str(error))
+        sys.exit(ExitCode.FAILED)
 
 
 def complain(message: str) -> None:
-    print(f"mlxd: {message}", file=sys.stderr)
+    print(message, file=sys.stderr)
 
 
-def show(*parts: RenderableType) -> None:
+def show(*parts: RenderableType, to_stderr: bool = False) -> None:
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=False).print(*parts, sep="\n")
+    Console(stderr=to_stderr, highlight=False).print(*parts, sep="\n")
 
 
 def accepts_settings(
@@ -70,13 +79,13 @@ def accepts_settings(
     rows = tuple(chosen)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
         def run(**given: Any) -> None:
             flags = {setting.name: given.pop(setting.name) for setting in rows}
             command(resolve(flags), **given)
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         run.__signature__ = inspect.Signature([*map(_flag, rows), *own])  # type: ignore[attr-defined]
-        run.__doc__ = command.__doc__
         return run
 
     return decorate
@@ -87,7 +96,7 @@ def _flag(setting: Setting) -> inspect.Parameter:
     option = typer.Option(setting.flag, help=words, metavar=setting.values, show_default=False)
     return inspect.Parameter(
         setting.name,
-        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
         default=None,
         annotation=Annotated[str | None, option],
     )
@@ -95,6 +104,147 @@ def _flag(setting: Setting) -> inspect.Parameter:
 
 def only(*names: str) -> list[Setting]:
     return [setting for setting in TABLE if setting.name in names]
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ModelFlag = Annotated[
+    str | None,
+    typer.Option("--model", metavar="FOLDER_OR_REPO", help="A model of your own."),
+]
+
+
+@app.command()
+@accepts_settings(TABLE)
+def serve(resolved: Resolved) -> None:
+    """Run the daemon in the foreground, until Ctrl-C or SIGTERM."""
+    from daemon import logs, paths
+    from daemon.serve import serve as run_daemon
+
+    logs.start_logging(resolved.settings.log_level, paths.daemon_log())
+    logging.getLogger(__name__).info("settings: %s", resolved.chosen())
+    raise typer.Exit(run_daemon(resolved.settings))
+
+
+@app.command()
+@accepts_settings(only("port"))
+def status(resolved: Resolved, as_json: JsonFlag = False) -> None:
+    """Say what runs, what is kept, and why the last requests read what they read."""
+    from daemon.client import NotAnswering, fetch_status
+
+    port = resolved.settings.port
+    try:
+        found = fetch_status(port)
+    except NotAnswering as error:
+        complain(str(error))
+        raise typer.Exit(ExitCode.DEGRADED) from None
+    if found is None:
+        complain(f"Nothing listens on port {port}. Start a daemon with `mlxd serve`.")
+        raise typer.Exit(ExitCode.STOPPED)
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+    else:
+        from daemon import views
+
+        show(views.status_view(found))
+    raise typer.Exit(code_of(found))
+
+
+def code_of(status: DaemonStatus) -> ExitCode:
+    codes = {"ready": ExitCode.READY, "loading": ExitCode.STARTING}
+    return codes.get(status.engine.model.state, ExitCode.DEGRADED)
+
+
+@app.command()
+def demo(
+    model: ModelFlag = None,
+    fetch_only: Annotated[
+        bool, typer.Option("--fetch-only", help="Fetch the small real model, and no more.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Play a coding agent's day against a daemon of its own, and show what was read."""
+    chosen = model or fetch_demo_model()
+    if fetch_only:
+        return
+    import asyncio
+
+    from daemon import paths, views
+    from daemon.demo import play
+
+    def on_turn(turn: Turn) -> None:
+        show(views.demo_turn(turn), to_stderr=as_json)
+
+    show(views.demo_header(), to_stderr=as_json)
+    report = asyncio.run(play.run(chosen, paths.demo_log(), on_turn))
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        show(views.demo_summary(report))
+
+
+def fetch_demo_model() -> str:
+    """The demo's model, downloaded behind a progress bar if it is not there yet."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from daemon import paths
+    from daemon.serve import fetch_demo_model as fetch
+
+    folder = paths.demo_model_folder()
+    if folder.is_dir():
+        return str(folder)
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(f"Fetching {folder.name}", total=None)
+        fetch(lambda done, total: bar.update(task, completed=done, total=total))
+    return str(folder)
+
+
+@app.command()
+def bench(
+    peer: Annotated[
+        str | None, typer.Option(metavar="mlx-lm", help="Measure this server beside mlxd.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="full|sliding|hybrid", help="Tiny model to build; repeatable."),
+    ] = None,
+    model: ModelFlag = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="Only scenarios with this word; repeatable."),
+    ] = None,
+    scale: Annotated[float, typer.Option(min=0.01, help="Stretch the texts.")] = 1.0,
+    seed: Annotated[str, typer.Option(help="Another seed writes other texts.")] = "0",
+    as_json: JsonFlag = False,
+) -> None:
+    """Replay agents' traffic, and count what is read against what has to be."""
+    from daemon.bench import run
+    from daemon.bench.client import BenchFailed
+
+    refuse_unknown("--peer", [peer] if peer else [], ("mlx-lm",))
+    refuse_unknown("--kind", kind or [], run.KINDS)
+    options = run.BenchOptions(
+        kinds=kind or run.KINDS,
+        model=model,
+        peer=peer is not None,
+        only=scenario or (),
+        scale=scale,
+        seed=seed,
+    )
+    try:
+        report = run.run(options, complain)
+    except BenchFailed as error:
+        raise CommandFailed(str(error)) from error
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        show(*report.tables())
+
+
+def refuse_unknown(flag: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for word in given:
+        if word not in known:
+            raise ConfigurationError(f"{flag} is {word!r}, but has to be {' or '.join(known)}.")
 
 
 @app.command()

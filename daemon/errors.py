@@ -98,3 +98,7 @@ class GenerationFailed(DaemonError):
 
 class ConfigurationError(Exception):
     """A setting, port or model that cannot work; the command line prints it and exits 78."""
+
+
+class CommandFailed(Exception):
+    """A command of the command line cannot go on for a known reason; it exits 1."""

@@ -9,14 +9,14 @@ from platformdirs import PlatformDirs
 _DIRECTORIES = PlatformDirs("mlxd", appauthor=False)
 
 
-def models_folder() -> Path:
-    """Models that mlxd fetched itself. Safe to delete: they are fetched again."""
-    return _DIRECTORIES.user_cache_path / "models"
+def cache_folder() -> Path:
+    """What mlxd fetched or made itself. Safe to delete: it is fetched or made again."""
+    return _DIRECTORIES.user_cache_path
 
 
 def demo_model_folder() -> Path:
     """Where `mlxd demo` puts the small real model, and `mlxd serve` looks without `--model`."""
-    return models_folder() / "SmolLM2-135M-Instruct"
+    return cache_folder() / "models" / "SmolLM2-135M-Instruct"
 
 
 def logs_folder() -> Path:

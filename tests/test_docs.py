@@ -20,10 +20,8 @@ def settings_table() -> str:
     """The table as the README has to have it; paste it there when a setting changes."""
     lines = ["| flag | environment | default | what it sets |", "|---|---|---|---|"]
     for row in TABLE:
-        values = row.values.replace("|", "\\|")
-        lines.append(
-            f"| `{row.flag} {values}` | `{row.environment_name}` | {row.shown_default} | {row.help} |"
-        )
+        flag = f"`{row.flag} {row.values}`".replace("|", "\\|")
+        lines.append(f"| {flag} | `{row.environment_name}` | {row.shown_default} | {row.help} |")
     return "\n".join(lines)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from daemon.errors import CommandFailed
 
 SMALLEST_TIMED_READ = 100  # tokens; below it a rate says more about the decode than the read
 
 
-class DemoFailed(Exception):
+class DemoFailed(CommandFailed):
     """The demo cannot go on; the message says why."""
 
 
@@ -67,3 +70,13 @@ class DemoReport:
     def seconds_to_read(self, tokens: int) -> float | None:
         """What reading `tokens` costs at the measured rate; None if none could be measured."""
         return tokens / self.reading_rate if self.reading_rate else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The turns and the totals, as `--json` prints them."""
+        totals = {
+            "reused": self.reused,
+            "read": self.read,
+            "everything": self.everything,
+            "tokens_read_per_second": self.reading_rate,
+        }
+        return asdict(self) | totals

@@ -1,0 +1,207 @@
+"""The command as a person or a script runs it: what it prints, and how it exits."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from daemon import __version__
+from daemon.cli import ExitCode
+from daemon.status import CacheStatus, DaemonStatus, EngineStatus, ModelStatus
+
+DEADLINE_SECONDS = 60
+HEAVY = {"mlx", "mlx_lm", "transformers", "numpy", "starlette", "uvicorn"}
+HEAVY |= {"rich", "httpx2", "asyncio"}
+READY = ModelStatus(state="ready", name="SmolLM2", cache_kind="sliceable", context_size=8192)
+STATUS = DaemonStatus(
+    version=__version__,
+    instance="i",
+    pid=1,
+    port=1,
+    uptime_seconds=5.0,
+    engine=EngineStatus(READY, CacheStatus(entries=2, max_entries=9)),
+)
+
+
+@pytest.fixture
+def home(tmp_path):
+    """An environment in which nothing was ever fetched or set."""
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("MLXD_")}
+    folders = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return keep | folders | {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.fixture
+def closed_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def mlxd(*arguments, environment, code="import daemon.cli; daemon.cli.main()"):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+@contextmanager
+def answering(body: bytes, status=200):
+    """A port that answers every GET with `body`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def answer(status: DaemonStatus) -> bytes:
+    return json.dumps(asdict(status)).encode()
+
+
+def in_state(state: str, error=None) -> DaemonStatus:
+    model = replace(READY, state=state, error=error)
+    return replace(STATUS, engine=replace(STATUS.engine, model=model))
+
+
+def test_status_of_a_stopped_daemon_says_what_to_do(home, closed_port):
+    result = mlxd("status", "--port", closed_port, environment=home)
+    assert result.returncode == ExitCode.STOPPED
+    assert result.stdout == ""
+    assert f"port {closed_port}" in result.stderr
+    assert "mlxd serve" in result.stderr
+
+
+def test_status_of_a_stopped_daemon_imports_nothing_heavy(home, closed_port):
+    code = "\n".join(
+        [
+            "import atexit, sys",
+            "atexit.register(lambda: print(*sorted(sys.modules)))",
+            "import daemon.cli; daemon.cli.main()",
+        ]
+    )
+    result = mlxd("status", "--port", closed_port, environment=home, code=code)
+    loaded = set(result.stdout.split())
+    assert "typer" in loaded
+    assert not loaded & HEAVY
+
+
+def test_status_takes_its_port_from_the_environment_too(home, closed_port):
+    result = mlxd("status", environment=home | {"MLXD_PORT": str(closed_port)})
+    assert f"port {closed_port}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ("ready", ExitCode.READY),
+        ("loading", ExitCode.STARTING),
+        ("failed", ExitCode.DEGRADED),
+        ("closed", ExitCode.DEGRADED),
+    ],
+)
+def test_status_exits_with_what_the_daemon_is(home, state, code):
+    with answering(answer(in_state(state))) as port:
+        result = mlxd("status", "--port", port, environment=home)
+    assert result.returncode == code
+    assert f"mlxd {__version__}: {state}" in result.stdout
+
+
+def test_status_as_json_is_what_the_daemon_said(home):
+    with answering(answer(STATUS)) as port:
+        result = mlxd("status", "--json", "--port", port, environment=home)
+    assert json.loads(result.stdout) == json.loads(answer(STATUS))
+
+
+def test_status_in_a_pipe_has_no_colours(home):
+    with answering(answer(STATUS)) as port:
+        result = mlxd("status", "--port", port, environment=home)
+    assert "\x1b" not in result.stdout
+    assert "2 of 9 entries" in result.stdout
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"<html>", 200), (b"{}", 200), (b"no", 404)])
+def test_another_program_on_the_port_is_not_taken_for_a_daemon(home, body, status):
+    with answering(body, status) as port:
+        result = mlxd("status", "--port", port, environment=home)
+    assert result.returncode == ExitCode.DEGRADED
+    assert f"Port {port}" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["serve", "status"])
+def test_a_wrong_setting_exits_as_one(home, command):
+    result = mlxd(command, "--port", "0", environment=home)
+    assert result.returncode == ExitCode.CONFIGURATION
+    assert "--port is '0'" in result.stderr
+
+
+def test_a_wrong_variable_exits_as_a_wrong_setting(home):
+    result = mlxd("serve", environment=home | {"MLXD_KV_BITS": "3"})
+    assert result.returncode == ExitCode.CONFIGURATION
+    assert "MLXD_KV_BITS is '3'" in result.stderr
+
+
+def test_serve_without_a_model_says_what_to_do(home):
+    result = mlxd("serve", environment=home)
+    assert result.returncode == ExitCode.CONFIGURATION
+    assert "mlxd demo" in result.stderr
+    assert "--model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_serve_with_a_model_that_is_not_there_exits_as_a_wrong_setting(home, closed_port):
+    folder = "/no/such/model"
+    result = mlxd("serve", "--model", folder, "--port", closed_port, environment=home)
+    assert result.returncode == ExitCode.CONFIGURATION
+    assert folder in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--peer", "vllm"], ["--kind", "tiny"]])
+def test_bench_refuses_what_it_does_not_know(home, arguments):
+    result = mlxd("bench", *arguments, environment=home)
+    assert result.returncode == ExitCode.CONFIGURATION
+    assert arguments[0] in result.stderr
+
+
+def test_demo_with_a_model_that_is_not_there_says_so(home):
+    result = mlxd("demo", "--model", "/no/such/model", environment=home)
+    assert result.returncode == ExitCode.FAILED
+    assert "/no/such/model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_command_is_a_wrong_command_line(home):
+    assert mlxd("sevre", environment=home).returncode == 2
+
+
+def test_without_a_command_the_help_is_shown(home):
+    result = mlxd(environment=home)
+    assert "serve" in result.stdout + result.stderr
+
+
+def test_version_is_the_packages(home):
+    assert mlxd("version", environment=home).stdout == f"mlxd {__version__}\n"
