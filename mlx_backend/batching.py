@@ -24,7 +24,7 @@ from mlx_backend.errors import StepFailed
 from mlx_backend.grouping import BatchShape, next_rebuild
 from mlx_backend.interface import Counters, Sampled
 from mlx_backend.layers import CacheLayout, Caches
-from mlx_backend.merging import Source, can_merge, merged
+from mlx_backend.merging import Source, can_merge, merged, pads_harmlessly
 from mlx_backend.messages import Sampling, TokenIds
 from mlx_backend.rows import state_bytes
 from mlx_backend.sampling import BatchSampler, penalties
@@ -86,7 +86,6 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
             stop_sequences=[],
             max_tokens=[],
         )
-        self.can_merge = can_merge(row.caches)
         row.is_decoding = True
         row.length += 1
 
@@ -98,7 +97,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
     @property
     def shape(self) -> BatchShape:
         lengths = tuple(row.length for row in self.rows)
-        return BatchShape(lengths, self.can_merge, has_left=None in self.uids)
+        return BatchShape(lengths, has_left=None in self.uids)
 
     def leave(self, row: LiveRow) -> None:
         self.uids[self.uids.index(row)] = None
@@ -145,7 +144,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         self.uids = gathered("uids")
         self.samplers = [self.sampler] * len(seats)
         self.fallback_sampler = self.sampler
-        for index, row in enumerate(self.uids):
+        for index, row in enumerate(self.rows):
             row.caches, row.index, row.sharers = self.prompt_cache, index, len(seats)
 
 
@@ -160,6 +159,7 @@ class Decoder:
         self._weight_bytes = weight_bytes
         self._counters = counters
         self._batches: list[DecodeBatch] = []
+        self._can_merge = can_merge(layout.make_caches()) and pads_harmlessly(model, layout)
 
     def add(self, row: LiveRow, last_token: int, sampling: Sampling, context: TokenIds) -> None:
         """Let `row` decode. Raises StepFailed; then the row may only be released."""
@@ -204,6 +204,8 @@ class Decoder:
         return self._model(inputs, cache=cache).astype(mx.float32)
 
     def _rebuild_one(self) -> None:
+        if not self._can_merge:
+            return
         shapes = [batch.shape for batch in self._batches]
         chosen = next_rebuild(shapes, self._layout.span_token_bytes, self._weight_bytes)
         if not chosen:

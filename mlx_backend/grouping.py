@@ -19,7 +19,6 @@ class BatchShape:
     """
 
     lengths: tuple[int, ...]
-    can_merge: bool = True
     has_left: bool = False
 
 
@@ -57,11 +56,9 @@ def _companions(
 ) -> list[int]:
     """`base` and all that may share with it."""
     chosen = [base]
-    if not batches[base].can_merge:
-        return chosen
     lengths = list(batches[base].lengths)
     longest = max(lengths)
-    others = [i for i, batch in enumerate(batches) if i != base and batch.can_merge]
+    others = [i for i in range(len(batches)) if i != base]
     for other in sorted(others, key=lambda i: abs(max(batches[i].lengths) - longest)):
         together = [*lengths, *batches[other].lengths]
         if may_share(together, token_bytes, weight_bytes):

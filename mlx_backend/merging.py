@@ -12,6 +12,7 @@ state is complete when it joins.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,13 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from mlx_backend.layers import Caches, arrays_of, leaf_caches
+from mlx_backend.layers import CacheLayout, Caches, arrays_of, leaf_caches
 from mlx_backend.rows import ROOM_STEP
 from mlx_backend.snapshots import copied, leaf_state
+
+PROBE_LENGTHS = (16, 128)
+PROBE_TOLERANCE = 0.1
+"""Relative: bfloat16 noise stays well under it, a wrong position does not."""
 
 Part = tuple[Any, int]
 """One row of one layer: its cache, plain or batched, and the row's place in it."""
@@ -50,6 +55,23 @@ def can_merge(caches: Caches) -> bool:
     )
 
 
+def pads_harmlessly(model: Any, layout: CacheLayout) -> bool:
+    """Whether `model` gives two rows of different lengths in one batch what it gives each alone.
+
+    Some models take a position from the batch's width instead of the row's own count.
+    """
+    alone = [_probe_row(model, layout, length) for length in PROBE_LENGTHS]
+    together = merged([Source(deepcopy(caches), 0) for caches in alone])
+    token = mx.array([[1]])
+    actual = model(mx.repeat(token, len(alone), axis=0), cache=together).astype(mx.float32)
+    for index, caches in enumerate(alone):
+        expected = model(token, cache=caches)[0].astype(mx.float32)
+        error, spread = actual[index] - expected, expected - mx.mean(expected)
+        if not mx.all(_norm(error) <= PROBE_TOLERANCE * _norm(spread)).item():
+            return False
+    return True
+
+
 def merged(sources: Sequence[Source]) -> Caches:
     """New caches that hold the rows of `sources` in order, with some room for more tokens.
 
@@ -63,6 +85,17 @@ def merged(sources: Sequence[Source]) -> Caches:
         for source in sources:
             source.caches[layer] = None
     return caches
+
+
+def _probe_row(model: Any, layout: CacheLayout, length: int) -> Caches:
+    caches = layout.make_caches()
+    model((mx.arange(length) % 16)[None], cache=caches)
+    mx.eval([arrays_of(cache) for cache in leaf_caches(caches)])
+    return caches
+
+
+def _norm(array: Any) -> Any:
+    return mx.sqrt(mx.sum(mx.square(array)))
 
 
 def _merged_layer(parts: Sequence[Part]) -> Any:
