@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 import daemon
 from daemon.bench.client import BenchFailed, ReadProgress
-from daemon.status import DaemonStatus, RequestStatus
+from daemon.status import DaemonStatus
 
 PACKAGE_FOLDER = Path(daemon.__file__).parent.parent
 START_SECONDS = 180.0
@@ -43,6 +43,14 @@ class Tally:
     cache_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Prompt tokens of one request that were restored, and that were read."""
+
+    reused: int
+    read: int
+
+
 class Server(Protocol):
     """One running server."""
 
@@ -55,6 +63,9 @@ class Server(Protocol):
 
     async def tally(self) -> Tally | None:
         """Taken when nothing runs any more; None from servers that do not tell."""
+
+    async def last_cancelled(self) -> Reading | None:
+        """What the request that was cancelled last had come to; None if the server is silent."""
 
 
 @dataclass(slots=True)
@@ -86,9 +97,10 @@ class Mlxd:
         engine = (await self.settled()).engine
         return Tally(engine.totals.read, engine.cache.tokens, engine.cache.bytes)
 
-    async def last_request(self) -> RequestStatus | None:
+    async def last_cancelled(self) -> Reading | None:
         recent = (await self.settled()).engine.recent
-        return recent[0] if recent else None
+        cancelled = [request for request in recent if request.phase == "cancelled"]
+        return Reading(cancelled[-1].reused, cancelled[-1].read) if cancelled else None
 
 
 @dataclass(slots=True)
@@ -103,6 +115,9 @@ class MlxLm:
         return None
 
     async def tally(self) -> Tally | None:
+        return None
+
+    async def last_cancelled(self) -> Reading | None:
         return None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from daemon.bench.client import Reply, ask
 from daemon.bench.floor import History, boundary_before, floor, output_encoder
-from daemon.bench.peers import Server
+from daemon.bench.peers import Reading, Server
 from daemon.bench.report import RequestResult, ScenarioResult
 from daemon.bench.traffic import Answer, Request, Scenario
 from mlx_backend.interface import PromptEncoder
@@ -67,13 +67,12 @@ class Player:
                 for request, (body, _, _) in zip(wave, sent, strict=True)
             )
         )
-        if any(reply.is_cancelled for reply in replies):
-            await self.server.tally()  # returns once the server has noticed
         results = []
         for request, (_, prompt, least), reply in zip(wave, sent, replies, strict=True):
             answers[request.label] = reply.answer
             self._remember(prompt, reply.answer)
-            results.append(_result(request, prompt, least, reply))
+            told = await self.server.last_cancelled() if reply.is_cancelled else None
+            results.append(_result(request, least, len(prompt), reply, told))
         return results
 
     def _prepare(
@@ -108,21 +107,20 @@ class Player:
         self._history.add(np.concatenate([prompt, output]))
 
 
-def _result(request: Request, prompt: TokenIds, least: int, reply: Reply) -> RequestResult:
-    count = reply.prompt if reply.prompt >= 0 else len(prompt)
-    is_told = reply.reused >= 0
+def _result(
+    request: Request, least: int, prompt: int, reply: Reply, told: Reading | None
+) -> RequestResult:
+    """`told` is the server's own word on a request whose usage never came."""
+    if reply.reused >= 0:
+        told = Reading(reply.reused, reply.prompt - reply.reused)
+    seen_read = reply.progress[0] if reply.progress else None
     return RequestResult(
         label=request.label,
-        prompt=count,
+        prompt=reply.prompt if reply.prompt >= 0 else prompt,
         floor=least,
-        reused=reply.reused if is_told else None,
-        read=count - reply.reused if is_told else _read_of_cancelled(reply),
+        reused=told.reused if told else None,
+        read=told.read if told else seen_read,
         first_token_seconds=reply.first_token_seconds,
         seconds=reply.seconds,
         is_cancelled=reply.is_cancelled,
     )
-
-
-def _read_of_cancelled(reply: Reply) -> int | None:
-    """What a stream's comments told before the client hung up; the server may have read on."""
-    return reply.progress[0] if reply.progress else None

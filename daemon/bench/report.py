@@ -19,7 +19,9 @@ SCENARIO_LIMIT = 1.02
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """One request. `read` is None where a server did not tell (a peer's cancelled request)."""
+    """One request. Where it was cancelled and the server does not tell, `reused` is None, and
+    `read` what the stream had told of its progress by then: the server may have read on.
+    """
 
     label: str
     prompt: int

@@ -20,7 +20,12 @@ from daemon.status import ModelStatus
 from mlx_backend.interface import PromptEncoder
 
 KINDS = ("full", "sliding", "hybrid")
-_BUILD = "import sys; from mlx_backend.tiny_models import write; write(sys.argv[1], sys.argv[2])"
+_BUILD = """
+import sys
+from pathlib import Path
+from mlx_backend.tiny_models import write_folder
+write_folder(sys.argv[1], Path(sys.argv[2]))
+"""
 _SAMPLE = "Read the file before you edit its lines, unless the user says no.\n  12  a = b(c, 7)\n"
 
 

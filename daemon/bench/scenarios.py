@@ -57,7 +57,7 @@ def _retry_in_decode(author: Author) -> Iterator[Wave]:
 
 def _retry_in_read(author: Author) -> Iterator[Wave]:
     """A long read is cancelled at 60 %, sent again, and the conversation goes on."""
-    asked = _opened(author).user(author.source("pasted/log.txt", 9000))
+    asked = _opened(author).user(author.source("pasted/log.txt", 7000))
     yield (asked.request("cut", cancel=Cancel(at_share_read=0.6)),)
     yield (asked.request("again"),)
     yield (asked.answered("again").user(author.prose("next", 200)).request("next"),)

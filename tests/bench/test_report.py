@@ -1,0 +1,68 @@
+"""The report: its arithmetic, and that people and programs can read it."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from daemon.bench.report import BenchReport, RequestResult, ScenarioResult, ServerResult
+
+
+def request(prompt: int, floor: int, read: int | None, first: float | None = 0.1) -> RequestResult:
+    reused = None if read is None else prompt - read
+    return RequestResult("label", prompt, floor, reused, read, first, 0.5, read is None)
+
+
+LOOP = ScenarioResult("loop", (request(100, 100, 100), request(150, 50, 60)), 150, 2.0, 1_650)
+RETRY = ScenarioResult("retry", (request(80, 80, None, None), request(80, 1, 1)), 80, 1.0)
+MLXD = ServerResult("mlxd", "tiny-full", "sliceable", 10, (LOOP, RETRY))
+PEER = ServerResult("mlx-lm", "tiny-full", "sliceable", 10, (LOOP, RETRY))
+
+
+def test_a_scenario_adds_up_its_requests() -> None:
+    assert (LOOP.prompt, LOOP.read, LOOP.floor) == (250, 160, 150)
+    assert round(LOOP.read_per_floor, 3) == 1.067
+    assert round(LOOP.first_token_seconds, 6) == 0.1
+
+
+def test_a_servers_own_counter_stands_above_what_requests_told() -> None:
+    counted = ScenarioResult("retry", RETRY.requests, 80, 1.0, counted_read=81)
+    assert RETRY.read == 1
+    assert counted.read == 81
+
+
+def test_kept_bytes_are_set_against_the_distinct_tokens() -> None:
+    assert LOOP.retained_per_token == 11.0
+    assert MLXD.retained_ratio(LOOP) == 1.1
+    assert MLXD.retained_ratio(RETRY) is None
+    sliding = ServerResult("mlxd", "tiny-sliding", "checkpointed", 10, (LOOP,))
+    assert sliding.retained_ratio(LOOP) is None, "checkpoints are not KV of tokens"
+
+
+def test_it_is_json() -> None:
+    told = json.loads(json.dumps(BenchReport((MLXD,)).as_json()))
+    (server,) = told["results"]
+    assert (server["server"], server["read"], server["floor"]) == ("mlxd", 161, 231)
+    assert server["scenarios"][0]["read_per_floor"] == 1.0667
+    assert server["scenarios"][0]["requests"][1]["read"] == 60
+
+
+def test_the_table_sets_the_servers_side_by_side() -> None:
+    (table,) = BenchReport((MLXD, PEER)).tables()
+    console = Console(file=io.StringIO(), width=160)
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    lines = [line for line in text.splitlines() if "mlx" in line]
+    assert [("mlxd" in line, "mlx-lm" in line) for line in lines] == [
+        (True, False),
+        (False, True),
+    ] * 3
+    assert "1.067" in lines[0]
+    assert "11 (1.10×)" in lines[0]
+
+
+def test_each_model_has_a_table() -> None:
+    other = ServerResult("mlxd", "tiny-hybrid", "checkpointed", 10, (LOOP,))
+    assert len(BenchReport((MLXD, other)).tables()) == 2
