@@ -1,0 +1,94 @@
+"""What the daemon says of itself: its model, its health, its status. Never waits for a chunk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from time import monotonic, time
+from typing import Any
+
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from daemon import __version__
+from daemon.api.openai_fields import dump
+from daemon.api.responses import error_response, json_response, unavailable_fields
+from daemon.api.rules import model_names
+from daemon.engine import Engine
+from daemon.errors import ModelUnavailable, NotFound
+from daemon.status import DaemonStatus
+from mlx_backend.messages import ModelInfo
+
+STATUS_JSON = TypeAdapter(DaemonStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run of the daemon this is. `started` is a monotonic time, `created` a date."""
+
+    instance: str
+    port: int
+    started: float
+    created: int
+
+    @classmethod
+    def of_new_run(cls, instance: str, port: int) -> Identity:
+        return cls(instance, port, monotonic(), int(time()))
+
+
+class Admin:
+    def __init__(self, engine: Engine, identity: Identity) -> None:
+        self._engine = engine
+        self._identity = identity
+
+    async def models(self, request: Request) -> Response:
+        listed = [self._model_fields(self._engine.model().info)]
+        return json_response(dump({"object": "list", "data": listed}))
+
+    async def model(self, request: Request) -> Response:
+        info = self._engine.model().info
+        asked = request.path_params["model_id"]
+        if asked not in model_names(info):
+            raise NotFound(
+                f"The model `{asked[:200]}` is not here. Known: `{info.name}`.",
+                field="model",
+                code="model_not_found",
+            )
+        return json_response(dump(self._model_fields(info)))
+
+    def _model_fields(self, info: ModelInfo) -> dict[str, Any]:
+        """The context's size goes by two names: clients look for either."""
+        return {
+            "id": info.name,
+            "object": "model",
+            "created": self._identity.created,
+            "owned_by": "mlxd",
+            "context_length": info.context_size,
+            "max_model_len": info.context_size,
+        }
+
+    async def health(self, request: Request) -> Response:
+        """200 only while requests can be served."""
+        model = self._engine.status().model
+        if model.state == "ready":
+            return json_response(dump({"status": "ok"}))
+        reason = model.error or f"The model is not ready: {model.state}."
+        unavailable = ModelUnavailable(reason, retry_after=5)
+        return error_response(unavailable, dump(unavailable_fields(model.state, unavailable)))
+
+    async def status(self, request: Request) -> Response:
+        identity = self._identity
+        status = DaemonStatus(
+            version=__version__,
+            instance=identity.instance,
+            pid=os.getpid(),
+            port=identity.port,
+            uptime_seconds=monotonic() - identity.started,
+            engine=self._engine.status(),
+        )
+        return json_response(STATUS_JSON.dump_json(status))
+
+    async def root(self, request: Request) -> Response:
+        """Some agents look whether anyone is at home."""
+        return json_response(dump({"name": "mlxd", "version": __version__}))

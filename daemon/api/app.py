@@ -1,0 +1,104 @@
+"""The ASGI application: routes, and one handler for everything that goes wrong.
+
+Every answer carries `x-request-id`, every error is JSON. Plain ASGI throughout.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from email.utils import formatdate
+from uuid import uuid4
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from daemon.api.admin import Admin, Identity
+from daemon.api.dialect import Dialect
+from daemon.api.endpoint import REQUEST_ID, Door, Endpoint
+from daemon.api.openai_chat import OpenAIChat
+from daemon.api.openai_completions import OpenAICompletions
+from daemon.api.responses import error_response
+from daemon.api.security import LocalOnly
+from daemon.errors import BadRequest, DaemonError, MethodNotAllowed, NotFound
+
+log = logging.getLogger(__name__)
+
+DIALECTS: tuple[Dialect, ...] = (OpenAIChat(), OpenAICompletions())
+
+
+def new_request_id() -> str:
+    return f"req_{uuid4().hex}"
+
+
+def build_app(
+    door: Door, identity: Identity, new_id: Callable[[], str] = new_request_id
+) -> ASGIApp:
+    admin = Admin(door.engine, identity)
+    routes = [
+        *(Route(each.path, Endpoint(each, door), methods=["POST"]) for each in DIALECTS),
+        Route("/v1/models", admin.models),
+        Route("/v1/models/{model_id:path}", admin.model),
+        Route("/health", admin.health),
+        Route("/mlxd/status", admin.status),
+        Route("/", admin.root),
+    ]
+    routed = Starlette(
+        routes=routes,
+        exception_handlers={
+            DaemonError: _on_error,
+            HTTPException: _on_http_exception,
+            Exception: _on_unexpected,
+        },
+    )
+    routed.router.redirect_slashes = False
+    return RequestIds(LocalOnly(routed, identity.port), new_id)
+
+
+class RequestIds:
+    """ASGI middleware: gives each request an id, and its answer the id and the date."""
+
+    def __init__(self, app: ASGIApp, new_id: Callable[[], str]) -> None:
+        self.app = app
+        self._new_id = new_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = self._new_id()
+        added = [
+            (b"x-request-id", request_id.encode()),
+            (b"date", formatdate(usegmt=True).encode()),
+        ]
+
+        async def send_labelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await send(message)
+
+        await self.app({**scope, REQUEST_ID: request_id}, receive, send_labelled)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, DaemonError)
+    return error_response(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such route, or not with this method."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    if error.status_code == 404:
+        return error_response(NotFound(f"There is no `{path}` here.", code="not_found"))
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"`{path}` takes {allowed}, not {request.method}."
+        return error_response(MethodNotAllowed(message), headers={"allow": allowed})
+    return error_response(BadRequest(str(error.detail)))
+
+
+async def _on_unexpected(request: Request, error: Exception) -> Response:
+    """The server logs the exception itself once this has been answered."""
+    return error_response(DaemonError("Something went wrong inside the daemon; its log says what."))

@@ -1,0 +1,134 @@
+"""The I/O of every dialect: body in, prompt encoded, generation followed, answer out.
+
+Errors that are found before the first byte have their status; a stream begins only when the
+request was admitted. A client that leaves cancels its generation in whatever phase that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import time
+from typing import TypeAlias
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from daemon.api.answer import Answer, collected
+from daemon.api.dialect import Dialect
+from daemon.api.incoming import ClientLeft, Departure, read_json_body, watching
+from daemon.api.responses import error_response, json_response
+from daemon.api.rules import SEED_BITS, answer_limit, answering_name, sampling_for
+from daemon.api.session_key import session_key
+from daemon.api.sse import EventStream, KeepAlive
+from daemon.chat import ChatRequest, Conversation, Envelope, PlainText, PromptSource, RawTokens
+from daemon.engine import Engine
+from daemon.errors import BadRequest, DaemonError
+from daemon.generation import GenerationRequest
+from mlx_backend.errors import PromptRejected
+from mlx_backend.interface import LoadedModel, PromptEncoder
+from mlx_backend.messages import Prompt
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID = "mlxd.request_id"
+"""Key of the ASGI scope that holds the request's id."""
+
+ENCODERS = 2
+"""Prompts encoded at once: encoding is for one core each, and the engine needs one too."""
+
+Admitted: TypeAlias = tuple[Answer, Envelope]
+
+
+@dataclass(slots=True)
+class Door:
+    """What all endpoints of a daemon have in common."""
+
+    engine: Engine
+    max_body_bytes: int = 64 * 2**20
+    keep_alive: KeepAlive = field(default_factory=KeepAlive)
+    clock: Callable[[], float] = time
+    draw_seed: Callable[[], int] = lambda: secrets.randbits(SEED_BITS)
+    encoders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENCODERS))
+
+
+class Endpoint:
+    """An ASGI application that answers one dialect's requests."""
+
+    def __init__(self, dialect: Dialect, door: Door) -> None:
+        self._dialect = dialect
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._serve(scope, receive, send)
+        except DaemonError as error:
+            response = error_response(error, self._dialect.error(error))
+            await response(scope, receive, send)
+        except ClientLeft:
+            log.debug("a client left before its request was served")
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        body = await read_json_body(headers, receive, self._door.max_body_bytes)
+        request = self._dialect.parse(body)
+        async with watching(receive) as departure:
+            answer, envelope = await self._admit(request, headers, scope[REQUEST_ID], departure)
+            departure.react(answer.generation.cancel)
+            try:
+                if request.stream:
+                    encoder = self._dialect.stream(envelope, request)
+                    await EventStream(send, encoder, self._door.keep_alive).run(answer.events())
+                else:
+                    completion = await collected(answer.events(), envelope)
+                    await json_response(self._dialect.reply(completion))(scope, receive, send)
+            finally:
+                answer.generation.cancel()
+
+    async def _admit(
+        self, request: ChatRequest, headers: Headers, request_id: str, departure: Departure
+    ) -> Admitted:
+        """Everything that can be refused is refused here, before a token is read."""
+        model = self._door.engine.model()
+        name = answering_name(request.model, model.info)
+        sampling = sampling_for(request.sampling, model.info, self._door.draw_seed())
+        prompt = await self._encode(request.prompt, model, departure)
+        field_at_fault = "messages" if isinstance(request.prompt, Conversation) else "prompt"
+        limit = answer_limit(
+            request.max_tokens, len(prompt), model.info.context_size, field_at_fault
+        )
+        generation = self._door.engine.submit(
+            GenerationRequest(request_id, prompt, limit, sampling, session_key(request, headers))
+        )
+        answer_id = self._dialect.id_prefix + request_id.removeprefix("req_")
+        envelope = Envelope(answer_id, name, int(self._door.clock()))
+        return Answer(generation, model.output(request.stop), len(prompt)), envelope
+
+    async def _encode(
+        self, source: PromptSource, model: LoadedModel, departure: Departure
+    ) -> Prompt:
+        async with self._door.encoders:
+            if departure.has_left:
+                raise ClientLeft
+            try:
+                prompt = await asyncio.to_thread(encoded, source, model.prompts)
+            except PromptRejected as error:
+                raise BadRequest(str(error), field=error.field or None) from error
+        if departure.has_left:
+            raise ClientLeft
+        return prompt
+
+
+def encoded(source: PromptSource, prompts: PromptEncoder) -> Prompt:
+    """The prompt's tokens. Takes its time: not for the event loop. Raises PromptRejected."""
+    match source:
+        case Conversation(messages, tools, options):
+            rendered = [message.for_template() for message in messages]
+            return prompts.chat(rendered, [tool.for_template() for tool in tools], options)
+        case PlainText(text):
+            return prompts.text(text)
+        case RawTokens(ids):
+            return prompts.ids(ids)

@@ -1,0 +1,87 @@
+"""The client's side of a request: its body, read within a limit, and its leaving, noticed at once.
+
+Plain ASGI: whoever wraps `receive` (as Starlette's BaseHTTPMiddleware does) hides the disconnect,
+so nothing in mlxd does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from daemon.errors import BodyTooLarge, UnsupportedMediaType
+
+
+class ClientLeft(Exception):
+    """The client closed the connection before its body was complete: nobody is there to answer."""
+
+
+async def read_json_body(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
+    """The whole body. Counts what arrives: a length that is announced may be absent or untrue."""
+    _require_json(headers.get("content-type", ""))
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _require_json(content_type: str) -> None:
+    """Also keeps web pages out: a page cannot send this type elsewhere without asking first."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise UnsupportedMediaType("The body has to be sent with `content-type: application/json`.")
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {max_bytes} bytes, the limit of this daemon.")
+
+
+class Departure:
+    """Whether the client has left, and what is to be done at that moment."""
+
+    def __init__(self) -> None:
+        self.has_left = False
+        self._reaction: Callable[[], None] | None = None
+
+    def react(self, reaction: Callable[[], None]) -> None:
+        """Call `reaction` when the client leaves; at once if it already has."""
+        self._reaction = reaction
+        if self.has_left:
+            reaction()
+
+    def notice(self) -> None:
+        self.has_left = True
+        if self._reaction is not None:
+            self._reaction()
+
+
+@asynccontextmanager
+async def watching(receive: Receive) -> AsyncIterator[Departure]:
+    """Listen for the client's leaving while the block runs; the body has to be read by then."""
+    departure = Departure()
+    watcher = asyncio.create_task(_listen(receive, departure))
+    try:
+        yield departure
+    finally:
+        watcher.cancel()
+        with suppress(asyncio.CancelledError):
+            await watcher
+
+
+async def _listen(receive: Receive, departure: Departure) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    departure.notice()

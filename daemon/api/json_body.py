@@ -1,0 +1,101 @@
+"""A request body to a pydantic model, or a BadRequest that names the field.
+
+Pydantic's own parser bounds nesting and rejects what is not Unicode, so that no body can crash
+the process or smuggle a lone surrogate into a prompt. Messages speak of JSON, never of Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from daemon.errors import BadRequest
+
+Model = TypeVar("Model", bound=BaseModel)
+Path = tuple[str | int, ...]
+
+
+class Body(BaseModel):
+    """Base of what is read from JSON: exact types, finite numbers, unknown fields ignored."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore", frozen=True)
+
+
+def parse_body(model: type[Model], body: bytes) -> Model:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)[0]
+        raise _refusal(details, body) from None
+
+
+def field_name(path: Iterable[str | int]) -> str:
+    """`("messages", 2, "content")` as `messages[2].content`."""
+    name = ""
+    for step in path:
+        if isinstance(step, int):
+            name += f"[{step}]"
+        else:
+            name += f".{step}" if name else step
+    return name
+
+
+def refuse(path: Iterable[str | int], reason: str, code: str | None = None) -> BadRequest:
+    """`reason` continues a sentence that begins with the field: "has to be …"."""
+    name = field_name(path)
+    return BadRequest(f"`{name or 'body'}` {reason}", field=name or None, code=code)
+
+
+def _refusal(details: ErrorDetails, body: bytes) -> BadRequest:
+    if details["type"] == "json_invalid":
+        return _malformed(details, body)
+    reason = details["msg"].replace("Input should be", "has to be").replace("Field required", "")
+    path = details["loc"]
+    if not path:
+        return BadRequest("The body has to be a JSON object.", code="invalid_json")
+    if details["type"] == "missing":
+        return refuse(path, "is required.")
+    return refuse(path, f"{reason}.")
+
+
+def _malformed(details: ErrorDetails, body: bytes) -> BadRequest:
+    path = _lone_surrogate(body)
+    if path is not None:
+        return refuse(path, "holds half of a surrogate pair, which is not text.", "invalid_unicode")
+    reason = details.get("ctx", {}).get("error", "it cannot be parsed")
+    return BadRequest(f"The body is not valid JSON: {reason}.", code="invalid_json")
+
+
+def _lone_surrogate(body: bytes) -> Path | None:
+    r"""Where a body that was refused holds a `\ud83d` without its other half."""
+    if b"\\u" not in body:
+        return None
+    try:
+        pending: list[tuple[Path, Any]] = [((), json.loads(body))]
+    except (ValueError, RecursionError):
+        return None
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, str):
+            if not _is_unicode(value):
+                return path
+        elif isinstance(value, list):
+            pending += [((*path, index), item) for index, item in enumerate(value)]
+        elif isinstance(value, dict):
+            bad_key = next((key for key in value if not _is_unicode(key)), None)
+            if bad_key is not None:
+                return path
+            pending += [((*path, key), item) for key, item in value.items()]
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

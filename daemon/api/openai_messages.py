@@ -1,0 +1,124 @@
+"""OpenAI's chat messages and tools to ours. Pure.
+
+Messages keep their order and their place, so that a longer history renders to a longer prompt.
+`developer` is another name for `system`; content is a string, null, or a list of text parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daemon.api.json_body import Body, Path, refuse
+from daemon.chat import Message, Part, TextPart, ToolCall, ToolSpec
+
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+class FunctionFields(Body):
+    """A call's function, or a tool's."""
+
+    name: str
+    arguments: Any = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class CallFields(Body):
+    id: str | None = None
+    type: str | None = None
+    function: FunctionFields | None = None
+
+
+class MessageFields(Body):
+    role: str
+    content: Any = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[CallFields] | None = None
+    function_call: FunctionFields | None = None
+    tool_call_id: str | None = None
+
+    def message(self, path: Path) -> Message:
+        if self.role not in ROLES:
+            raise refuse((*path, "role"), f"has to be one of {', '.join(ROLES)}.")
+        return Message(
+            role=ROLES[self.role],
+            parts=content_parts(self.content, (*path, "content")),
+            name=self.name,
+            reasoning=self.reasoning_content or self.reasoning,
+            tool_calls=self._calls(path),
+            tool_call_id=self.tool_call_id,
+        )
+
+    def _calls(self, path: Path) -> tuple[ToolCall, ...]:
+        calls = [
+            _call(call.id, call.function, (*path, "tool_calls", index))
+            for index, call in enumerate(self.tool_calls or ())
+        ]
+        if self.function_call is not None:
+            calls.append(_call(None, self.function_call, (*path, "function_call")))
+        return tuple(calls)
+
+
+class ToolFields(Body):
+    """A tool: its function nested, or flat beside `type`."""
+
+    type: str | None = None
+    function: FunctionFields | None = None
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    def spec(self, path: Path) -> ToolSpec | None:
+        """None for a kind of tool that only a vendor's server can run: no model calls it here."""
+        if self.type not in (None, "function"):
+            return None
+        if self.function is not None:
+            nested = self.function
+            return ToolSpec(nested.name, nested.description, nested.parameters)
+        if self.name is None:
+            raise refuse((*path, "function"), "is required.")
+        return ToolSpec(self.name, self.description, self.parameters)
+
+
+def content_parts(content: Any, path: Path) -> tuple[Part, ...]:
+    """A message's content; null and an empty list are no parts, so is an empty string."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (TextPart(content),) if content else ()
+    if not isinstance(content, list):
+        raise refuse(path, "has to be a string, null or a list of parts.")
+    return tuple(_part(part, (*path, index)) for index, part in enumerate(content))
+
+
+def _part(part: Any, path: Path) -> Part:
+    if isinstance(part, str):
+        return TextPart(part)
+    if not isinstance(part, dict):
+        raise refuse(path, "has to be an object or a string.")
+    kind = part.get("type")
+    if kind not in ("text", "refusal"):
+        shown = f"of type {kind[:40]!r}" if isinstance(kind, str) else "without a type"
+        raise refuse(path, f"is a part {shown}, but only text is supported.", "unsupported_content")
+    text = part.get(kind)
+    if not isinstance(text, str):
+        raise refuse((*path, kind), "has to be a string.")
+    return TextPart(text)
+
+
+def _call(call_id: str | None, function: FunctionFields | None, path: Path) -> ToolCall:
+    if function is None:
+        raise refuse((*path, "function"), "is required.")
+    arguments = "" if function.arguments is None else function.arguments
+    if not isinstance(arguments, str | dict):
+        raise refuse((*path, "function", "arguments"), "has to be a string or an object.")
+    return ToolCall(call_id or "", function.name, arguments)

@@ -1,0 +1,163 @@
+"""The composition of a daemon: settings in, exit code out. Settings stop here.
+
+The port is bound before anything is loaded, so that a second daemon says so at once, and requests
+are answered (503) while the model loads. The only module that imports the backend's
+implementation, inside functions: it costs seconds, and the rest of the daemon runs without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from daemon import paths
+from daemon.api.admin import Identity
+from daemon.api.app import build_app
+from daemon.api.endpoint import Door
+from daemon.api.sse import KeepAlive
+from daemon.engine import Engine
+from daemon.errors import CommandFailed, ConfigurationError
+from daemon.prefix_cache.cache import PrefixCache
+from daemon.server import Server, bind_loopback
+from daemon.settings import Settings
+from mlx_backend.errors import BackendError
+from mlx_backend.interface import LoadedModel
+from mlx_backend.messages import ModelInfo
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 3.0
+"""How long running requests may go on after the daemon was told to stop."""
+
+EXIT_OK = 0
+
+Load = Callable[[], LoadedModel]
+
+
+def serve(
+    settings: Settings,
+    *,
+    load: Load | None = None,
+    keep_alive: KeepAlive = KeepAlive(),  # noqa: B008  (frozen)
+    grace_seconds: float = GRACE_SECONDS,
+) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code. `load` stands in for loading with mlx.
+
+    Raises ConfigurationError for a port or a model that cannot work.
+    """
+    chosen_load = load or model_loader(settings)
+    sockets = bind_loopback(settings.port)
+    run = _Run(settings, chosen_load, keep_alive, grace_seconds)
+    asyncio.run(run.until_stopped(sockets))
+    if run.refusal is not None:
+        raise ConfigurationError(str(run.refusal)) from run.refusal
+    return EXIT_OK
+
+
+class _Run:
+    """One life of the daemon. `refusal` is set if its model turns out not to be servable."""
+
+    def __init__(
+        self, settings: Settings, load: Load, keep_alive: KeepAlive, grace_seconds: float
+    ) -> None:
+        self._settings = settings
+        self._load = load
+        self._keep_alive = keep_alive
+        self._grace_seconds = grace_seconds
+        self._has_loaded = False
+        self.refusal: BackendError | None = None
+
+    async def until_stopped(self, sockets: list[socket.socket]) -> None:
+        settings = self._settings
+        self._loop = asyncio.get_running_loop()
+        engine = Engine(
+            self._load_or_stop,
+            make_cache=self._make_cache,
+            chunk_tokens=settings.chunk_tokens,
+            max_concurrent=settings.max_concurrent_requests,
+            max_queued=settings.max_queued_requests,
+            prompt_end=settings.prompt_end,
+            checkpoint_interval=settings.prefix_checkpoint_interval,
+        )
+        door = Door(engine, settings.max_body_bytes, self._keep_alive)
+        app = build_app(door, Identity.of_new_run(uuid4().hex, settings.port))
+        self._server = Server(app, engine.close, self._grace_seconds)
+        engine.start()
+        log.info("listening on http://127.0.0.1:%d", settings.port)
+        await self._server.serve(sockets)
+
+    def _load_or_stop(self) -> LoadedModel:
+        """On the engine's thread. A model that was never servable ends the daemon; a later
+        failure does not: the engine tries again."""
+        try:
+            model = self._load()
+        except BackendError as error:
+            if not self._has_loaded:
+                self.refusal = error
+                self._loop.call_soon_threadsafe(self._server.stop)
+            raise
+        self._has_loaded = True
+        return model
+
+    def _make_cache(self, info: ModelInfo) -> PrefixCache:
+        """On the engine's thread, once the model is there."""
+        limit = self._settings.prefix_cache_bytes
+        return PrefixCache(
+            kind=info.cache_kind,
+            max_entries=self._settings.prefix_cache_entries,
+            max_bytes=_default_cache_bytes(info) if limit is None else limit,
+        )
+
+
+def _default_cache_bytes(info: ModelInfo) -> int:
+    from mlx_backend.memory import default_cache_bytes, this_machine
+
+    row_bytes = info.span_token_bytes * info.context_size + info.checkpoint_bytes
+    return default_cache_bytes(this_machine(), info.weight_bytes, row_bytes)
+
+
+def model_loader(settings: Settings) -> Load:
+    """What loads the configured model, once it is called on the engine's thread.
+
+    Raises ConfigurationError if no model is configured and the demo's is not there.
+    """
+    model = settings.model or _demo_model()
+
+    def load_model() -> LoadedModel:
+        from mlx_backend.blas import prefer_openblas
+
+        prefer_openblas()
+        from mlx_backend.loading import load
+
+        return load(
+            model,
+            name=settings.name,
+            kv_bits=settings.kv_bits,
+            context_size=settings.context_size,
+        )
+
+    return load_model
+
+
+def _demo_model() -> str:
+    folder = paths.demo_model_folder()
+    if not folder.is_dir():
+        raise ConfigurationError(
+            "No model is configured. Name one with --model FOLDER_OR_REPO, or run `mlxd demo` "
+            "once: it fetches a small one that is served from then on."
+        )
+    return str(folder)
+
+
+def fetch_demo_model(progress: Callable[[int, int | None], None] | None = None) -> Path:
+    """The small real model's folder, downloaded first if it is not there. Raises CommandFailed."""
+    from mlx_backend.smollm2 import fetch
+
+    try:
+        return fetch(paths.cache_folder(), progress)
+    except BackendError as error:
+        raise CommandFailed(str(error)) from error

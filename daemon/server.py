@@ -1,0 +1,163 @@
+"""uvicorn's server, as a daemon needs it: it sleeps while idle and ends with what it owes.
+
+Where this differs from the stock server: the main loop waits for an event instead of ticking ten
+times a second; signals are its own, so that a clean stop exits with 0 and not with -15, which
+launchd counts as a crash; on stopping, the engine closes first, so that each open stream gets its
+last event; what is not even HTTP is refused in JSON. Sockets are bound by the caller, before the
+model loads. Nothing is logged of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from daemon.api.openai_fields import dump, error_fields
+from daemon.errors import BadRequest, ConfigurationError
+
+KEEP_ALIVE_SECONDS = 180
+"""Clients pool connections and do not repeat a POST that met a closed one."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LAST_WORDS_SECONDS = 1.0
+"""After the engine has closed: how long answers may take to write what is left."""
+
+LOOPBACK_ADDRESSES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+
+
+def bind_loopback(port: int) -> list[socket.socket]:
+    """Sockets on this machine's loopback addresses; IPv6's only where there is one.
+
+    Raises ConfigurationError if the port is taken.
+    """
+    sockets: list[socket.socket] = []
+    for family, address in LOOPBACK_ADDRESSES:
+        try:
+            sockets.append(_bound(family, address, port))
+        except OSError as error:
+            is_missing = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+            if family == socket.AF_INET6 and is_missing:
+                continue
+            for bound in sockets:
+                bound.close()
+            raise ConfigurationError(_refused_port(port, error)) from error
+    return sockets
+
+
+def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _refused_port(port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} is taken by another program: stop it, or choose another with --port."
+    return f"Port {port} cannot be used: {error.strerror}."
+
+
+class JsonProtocol(H11Protocol):
+    """HTTP/1.1 that refuses what it cannot parse in the same form as every other error."""
+
+    def send_400_response(self, msg: str) -> None:
+        body = dump(error_fields(BadRequest(msg, code="invalid_http")))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Serves until `stop` or a signal; then every task has its last word.
+
+    `close(grace_seconds)` ends what the tasks wait for; it may outlast the grace where something
+    cannot be interrupted, so the tasks do not wait for it longer than that.
+    """
+
+    def __init__(
+        self, app: ASGIApp, close: Callable[[float], Awaitable[None]], grace_seconds: float
+    ) -> None:
+        super().__init__(_configuration(app))
+        self._close = close
+        self._grace_seconds = grace_seconds
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def main_loop(self) -> None:
+        await self._stopping.wait()
+
+    async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        closing = asyncio.ensure_future(self._close(self._grace_seconds))
+        await asyncio.wait({closing}, timeout=self._grace_seconds + LAST_WORDS_SECONDS)
+        await self._end_tasks()
+        await closing
+
+    async def _end_tasks(self) -> None:
+        """Let answers finish; cut what does not, which then says so to its client."""
+        for _ in ("finish", "cut"):
+            tasks = set(self.server_state.tasks)
+            if not tasks:
+                return
+            _, unfinished = await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
+            for task in unfinished:
+                task.cancel()
+
+
+def _configuration(app: ASGIApp) -> uvicorn.Config:
+    """Values for all that uvicorn would otherwise take from the environment."""
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=JsonProtocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        workers=1,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        forwarded_allow_ips=[],
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )

@@ -1,0 +1,134 @@
+"""Names, limits and sampling: what becomes of a request once the model is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from daemon.api.rules import DEFAULT_SAMPLING, answer_limit, answering_name, sampling_for
+from daemon.api.session_key import session_key
+from daemon.chat import ChatRequest, PlainText, SamplingWishes
+from daemon.errors import BadRequest, ContextOverflow, NotFound
+from mlx_backend.messages import CacheKind, ModelInfo
+
+INFO = ModelInfo(
+    name="owner/tiny-1B",
+    path="/models/tiny-folder",
+    identity="x",
+    cache_kind=CacheKind.SLICEABLE,
+    cache_classes=("KVCache",),
+    vocabulary_size=100,
+    context_size=1000,
+    stop_ids=frozenset({1}),
+    weight_bytes=1,
+    span_token_bytes=1,
+)
+
+
+@pytest.mark.parametrize("asked", [None, ""])
+def test_without_a_name_the_loaded_model_answers_under_its_own(asked: str | None) -> None:
+    assert answering_name(asked, INFO) == "owner/tiny-1B"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "owner/tiny-1B",
+        "/models/tiny-folder",
+        "tiny-folder",
+        "default",
+        "claude-haiku-4-5-20251001",
+        "anthropic/claude-opus-4",
+        "gpt-5.2",
+        "gpt-4o-mini",
+        "openai/gpt-5",
+        "o3",
+        "o4-mini",
+        "codex-mini-latest",
+    ],
+)
+def test_own_and_vendor_names_are_answered_as_they_were_asked(asked: str) -> None:
+    assert answering_name(asked, INFO) == asked
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "gpt-oss-120b", "o365", "claudette", "/models"])
+def test_other_names_are_not_found_and_the_known_one_is_told(asked: str) -> None:
+    with pytest.raises(NotFound, match="owner/tiny-1B") as caught:
+        answering_name(asked, INFO)
+    assert (caught.value.field, caught.value.code) == ("model", "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt", "limit"), [(None, 990, 10), (800, 600, 400), (5, 600, 5), (1, 999, 1)]
+)
+def test_an_answer_is_as_long_as_asked_and_fits(asked: int | None, prompt: int, limit: int) -> None:
+    assert answer_limit(asked, prompt, 1000, "messages") == limit
+
+
+@pytest.mark.parametrize("prompt", [1000, 1001])
+def test_a_prompt_that_leaves_no_room_overflows_in_the_words_agents_know(prompt: int) -> None:
+    with pytest.raises(ContextOverflow) as caught:
+        answer_limit(5, prompt, 1000, "messages")
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.message.startswith(
+        "This model's maximum context length is 1000 tokens. "
+        f"However, your messages resulted in {prompt} tokens"
+    )
+
+
+def test_a_silent_request_gets_the_defaults_and_a_fresh_seed() -> None:
+    assert sampling_for(SamplingWishes(), INFO, 42) == replace(DEFAULT_SAMPLING, seed=42)
+
+
+def test_wishes_win_over_the_defaults() -> None:
+    wishes = SamplingWishes(
+        temperature=0.0,
+        top_p=0.5,
+        top_k=7,
+        min_p=0.1,
+        seed=3,
+        presence_penalty=1.0,
+        frequency_penalty=-1.0,
+        repetition_penalty=1.1,
+        logit_bias=((99, 5.0),),
+    )
+    sampling = sampling_for(wishes, INFO, 42)
+    for name in SamplingWishes.__slots__:
+        assert getattr(sampling, name) == getattr(wishes, name), name
+
+
+def test_extremes_mean_what_they_say() -> None:
+    sampling = sampling_for(SamplingWishes(top_p=0.0, top_k=-1, seed=-1), INFO, 42)
+    assert 0 < sampling.top_p < 1e-3  # the likeliest token alone is left
+    assert sampling.top_k == 0
+    assert 0 <= sampling.seed < 2**63
+    assert sampling_for(SamplingWishes(top_k=100), INFO, 42).top_k == 0
+
+
+def test_a_bias_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(BadRequest) as caught:
+        sampling_for(SamplingWishes(logit_bias=((100, 1.0),)), INFO, 42)
+    assert caught.value.field == "logit_bias.100"
+
+
+@pytest.mark.parametrize(
+    ("named", "hint", "headers", "key"),
+    [
+        (None, None, {}, None),
+        ("own", "hint", {"thread-id": "t"}, "own"),
+        (None, "hint", {}, "hint"),
+        (None, "hint", {"x-agent-id": "a", "x-session-id": "s"}, "s"),
+        (None, None, {"x-claude-code-session-id": "s", "thread-id": "t"}, "s"),
+        (
+            None,
+            None,
+            {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"},
+            "s/a",
+        ),
+        (None, None, {"session_id": "x" * 1000}, "x" * 200),
+    ],
+)
+def test_the_most_exact_name_of_a_session_wins(
+    named: str | None, hint: str | None, headers: dict[str, str], key: str | None
+) -> None:
+    request = ChatRequest(PlainText("p"), session=named, session_hint=hint)
+    assert session_key(request, headers) == key

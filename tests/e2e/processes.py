@@ -1,0 +1,125 @@
+"""Daemons as processes, and what a test wants to know of one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+ROOT = Path(__file__).parent.parent.parent
+START_SECONDS = 20.0
+BOUND_SECONDS = 10.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Daemon:
+    """A running daemon. `http` is a client with a bounded wait."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process = process
+        self.port = port
+        self.base_url = f"http://127.0.0.1:{port}"
+        self.http = httpx2.Client(
+            base_url=self.base_url,
+            timeout=BOUND_SECONDS,
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=200),
+        )
+
+    def status(self) -> dict[str, Any]:
+        return self.http.get("/mlxd/status").json()
+
+    def engine(self) -> dict[str, Any]:
+        return self.status()["engine"]
+
+    def wait_for(self, what: str, seconds: float = BOUND_SECONDS) -> dict[str, Any]:
+        """The engine's status once `what`, an expression over it, is true."""
+        deadline = time.monotonic() + seconds
+        while True:
+            engine = self.engine()
+            if eval(what, {"len": len, "sum": sum}, engine):
+                return engine
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what}: {engine}"
+            time.sleep(0.02)
+
+    def chat(self, text: str = "hi", **fields: Any) -> httpx2.Response:
+        return self.http.post("/v1/chat/completions", json=body(text, **fields))
+
+    def socket_with(self, payload: dict[str, Any], path: str = "/v1/chat/completions"):
+        """A raw connection on which a request has been sent."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=BOUND_SECONDS)
+        connection.sendall(request_bytes(self.port, path, json.dumps(payload).encode()))
+        return connection
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(BOUND_SECONDS)
+
+
+def body(text: str = "hi", **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **fields}
+
+
+def request_bytes(port: int, path: str, payload: bytes, *headers: str) -> bytes:
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: localhost:{port}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(payload)}",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + payload
+
+
+def start(port: int, options: dict[str, Any]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "tests/e2e/scripted_daemon.py")]
+    return subprocess.Popen(
+        [*command, str(port), json.dumps(options)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def running(**options: Any) -> Iterator[Daemon]:
+    """A daemon with a scripted model that is ready, unless its script makes it wait to load."""
+    port = free_port()
+    with start(port, options) as process:
+        daemon = Daemon(process, port)
+        try:
+            _wait_until_up(daemon, options.get("wait", "ready"))
+            yield daemon
+        finally:
+            daemon.http.close()
+            if process.poll() is None:
+                process.kill()
+
+
+def _wait_until_up(daemon: Daemon, wait: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        assert daemon.process.poll() is None, daemon.process.stderr.read()
+        assert time.monotonic() < deadline, "the daemon did not come up"
+        try:
+            state = daemon.engine()["model"]["state"]
+        except httpx2.TransportError:
+            state = "down"
+        if state == wait:
+            return
+        time.sleep(0.05)

@@ -1,0 +1,61 @@
+"""A daemon with a scripted model, as a process: `scripted_daemon.py PORT OPTIONS_AS_JSON`.
+
+Options: `script` (fields of `fakes.Script`; `reply` is a text, or "echo"), `faults` (fields of
+`fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive` (seconds without a byte,
+seconds without an event), `grace_seconds`, `load_error`.
+"""
+
+import json
+import logging
+import sys
+
+from daemon.api.sse import KeepAlive
+from daemon.errors import ConfigurationError
+from daemon.serve import GRACE_SECONDS, serve
+from daemon.settings import Settings
+from mlx_backend.errors import ModelDamaged
+from mlx_backend.messages import CacheKind
+from tests.fakes import Faults, Script, ScriptedModel, echo_reply, fixed_reply
+
+EXIT_CONFIGURATION = 78
+
+
+def script_of(options: dict) -> Script:
+    fields = dict(options.get("script", {}))
+    match fields.pop("reply", None):
+        case None:
+            pass
+        case "echo":
+            fields["reply"] = echo_reply()
+        case list(ids):
+            fields["reply"] = fixed_reply(ids)
+        case str(text):
+            fields["reply"] = fixed_reply(list(text.encode()))
+    return Script(**fields, faults=Faults(**options.get("faults", {})))
+
+
+def main() -> int:
+    logging.basicConfig(level="INFO")
+    port, options = int(sys.argv[1]), json.loads(sys.argv[2])
+    script = script_of(options)
+
+    def load() -> ScriptedModel:
+        if "load_error" in options:
+            raise ModelDamaged(options["load_error"])
+        return ScriptedModel(script, CacheKind(options.get("kind", "sliceable")))
+
+    settings = {"prefix_cache_bytes": 10_000_000, **options.get("settings", {})}
+    try:
+        return serve(
+            Settings(port=port, **settings),
+            load=load,
+            keep_alive=KeepAlive(*options.get("keep_alive", ())),
+            grace_seconds=options.get("grace_seconds", GRACE_SECONDS),
+        )
+    except ConfigurationError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION
+
+
+if __name__ == "__main__":
+    sys.exit(main())
