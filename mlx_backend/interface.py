@@ -145,7 +145,8 @@ class Backend(Protocol):
         """Let `row` take part in `step` from now on.
 
         `last_token` is the prompt's last token, which has not been run; `context` is the whole
-        prompt (for the repetition penalty). `sampling` was validated by the caller.
+        prompt (for the repetition penalty). `sampling` was validated by the caller. Raises
+        StepFailed as `read` does.
         """
 
     def step(self) -> list[Sampled]:
