@@ -154,7 +154,7 @@ async def _serving(arguments: Sequence[str]) -> AsyncIterator[httpx2.AsyncClient
         try:
             timeout = httpx2.Timeout(600.0, connect=10.0)
             async with httpx2.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", timeout=timeout
+                base_url=f"http://127.0.0.1:{port}", timeout=timeout, trust_env=False
             ) as http:
                 await _until_healthy(http, process, log)
                 yield http
