@@ -1,0 +1,229 @@
+"""Where a rendered prompt has its joints: found by comparing token ids, never by what is assumed
+of a model.
+
+Head: the prompt's common ids with two renderings of its system text and tools alone. Stable end:
+its common ids with renderings of the same conversation gone on. Since the history would have to
+be rendered again for each of them, the joints behind the last message are learned from a short
+conversation of the same shape and checked against the prompt's own last ids; only where they do
+not fit, or reach back into the history, is the whole rendered again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from mlx_backend.errors import PromptRejected
+from mlx_backend.memo import Memo
+from mlx_backend.messages import Marks, TokenIds
+from mlx_backend.pieces import common_length
+from mlx_backend.templates import Template
+from mlx_backend.traits import Message, TemplateTraits, probe_tool
+
+_MEMO_BYTES = 16 << 20
+_MEMO_ENTRIES = 4096
+PROBE_USERS = ("Hello", "uno")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """One request on its way through the template: everything but the messages."""
+
+    tools: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any]
+    now: datetime
+    key: Hashable = field(compare=False)  # equal for equal tools and options
+
+
+@dataclass(frozen=True, slots=True)
+class Joints:
+    """Offsets from a prompt's end: its generation tail, what of it does not stay, and whether
+    the next user message changes what stands before."""
+
+    tail: int
+    unstable: int
+    turns_back: bool
+    tail_ids: tuple[int, ...] = ()
+
+
+class MarkFinder:
+    """Finds the marks of prompts of one template. Thread-safe."""
+
+    def __init__(
+        self, template: Template, traits: TemplateTraits, encode: Callable[[str], TokenIds]
+    ) -> None:
+        self._template = template
+        self._traits = traits
+        self._encode = encode
+        self._heads: Memo[Hashable, TokenIds] = Memo(_MEMO_BYTES, lambda key, ids: ids.nbytes)
+        self._joints: Memo[Hashable, Joints] = Memo(_MEMO_ENTRIES)
+        self._turns: Memo[Hashable, int] = Memo(_MEMO_ENTRIES)
+
+    def ids(
+        self, messages: Sequence[Message], rendering: Rendering, *, generation: bool
+    ) -> TokenIds:
+        """Render and encode. Raises PromptRejected."""
+        return self._encode(
+            self._template.render(
+                messages,
+                rendering.tools,
+                rendering.options,
+                rendering.now,
+                generation=generation,
+            )
+        )
+
+    def marks(
+        self,
+        ids: TokenIds,
+        messages: Sequence[Message],
+        heads: tuple[Sequence[Message], ...],
+        rendering: Rendering,
+    ) -> Marks:
+        """The marks of the prompt `ids`, rendered from `messages`.
+
+        `heads` are two conversations of the same system text and one differing user message each.
+        """
+        joints = self._joints_of(ids, messages, rendering)
+        last_user_end = len(ids) - joints.tail
+        if joints.turns_back:
+            last_user_end = self._turning_point(ids, messages, rendering)
+        return Marks(
+            head_end=self._head_end(ids, heads, rendering),
+            last_user_end=last_user_end,
+            stable_end=len(ids) - joints.unstable,
+        )
+
+    def _head_end(
+        self, ids: TokenIds, heads: tuple[Sequence[Message], ...], rendering: Rendering
+    ) -> int:
+        key = (rendering.key, _signature(heads[0]))
+        head = self._heads.get(key)
+        if head is None:
+            try:
+                one, other = (self.ids(head, rendering, generation=True) for head in heads)
+            except PromptRejected:
+                return 0
+            head = one[: common_length(one, other)]
+            self._heads.put(key, head)
+        return common_length(ids, head)
+
+    def _joints_of(
+        self, ids: TokenIds, messages: Sequence[Message], rendering: Rendering
+    ) -> Joints:
+        short = _short_form(messages)
+        key = (rendering.key, _signature(short))
+        joints = self._joints.get(key)
+        if joints is None:
+            tools = [probe_tool()] if rendering.tools else []
+            likewise = Rendering(tools, rendering.options, rendering.now, rendering.key)
+            joints = self._compare(short, likewise)
+            self._joints.put(key, joints)
+        count = len(joints.tail_ids)
+        if joints.unstable <= joints.tail and tuple(ids[-count:].tolist()) == joints.tail_ids:
+            return joints
+        return self._compare(messages, rendering)
+
+    def _compare(self, messages: Sequence[Message], rendering: Rendering) -> Joints:
+        """The joints by rendering the conversation as it is, and gone on in each way."""
+        try:
+            prompt = self.ids(messages, rendering, generation=True)
+            closed = self.ids(messages, rendering, generation=False)
+        except PromptRejected:
+            return Joints(0, 0, False)
+        tail = len(prompt) - common_length(prompt, closed)
+        by_user, by_tool = (
+            self._common(prompt, [*messages, *more], rendering)
+            for more in (_REPLY_AND_USER, _CALL_AND_RESULT)
+        )
+        in_loop = messages[-1]["role"] == "tool"
+        ways = [by_tool] if in_loop and by_tool is not None else [by_user, by_tool]
+        stable = min((way for way in ways if way is not None), default=len(prompt) - tail)
+        turns_back = in_loop and by_user is not None and by_user < len(prompt) - tail
+        tail_ids = tuple(prompt[len(prompt) - tail :].tolist())
+        return Joints(tail, len(prompt) - stable, turns_back, tail_ids)
+
+    def _common(
+        self, prompt: TokenIds, messages: Sequence[Message], rendering: Rendering
+    ) -> int | None:
+        """How much of the prompt stays; None if the template refuses to go on this way."""
+        if "tool_calls" in messages[-2] and not self._traits.shows_tool_calls:
+            return None
+        try:
+            return common_length(prompt, self.ids(messages, rendering, generation=False))
+        except PromptRejected:
+            return None
+
+    def _turning_point(
+        self, ids: TokenIds, messages: Sequence[Message], rendering: Rendering
+    ) -> int:
+        """Where the prompt after the next user message leaves this one: the same all through a
+        tool loop, so it is found once."""
+        start = _last_user(messages) + 1
+        thinking = next((i for i in range(start, len(messages)) if _thinks(messages[i])), start)
+        key = (rendering.key, thinking, _signature(messages[:start]))
+        point = self._turns.get(key)
+        if point is None:
+            found = self._common(ids, [*messages, *_REPLY_AND_USER], rendering)
+            point = len(ids) if found is None else found
+            self._turns.put(key, point)
+        return min(point, len(ids))
+
+
+_REPLY_AND_USER: tuple[Message, ...] = (
+    {"role": "assistant", "content": "Certainly"},
+    {"role": "user", "content": "Hello"},
+)
+_CALL: Message = {
+    "id": "a1b2c3d4e",
+    "type": "function",
+    "function": {"name": "attrezzo", "arguments": {"chiave": "valore"}},
+}
+_CALL_AND_RESULT: tuple[Message, ...] = (
+    {"role": "assistant", "content": "Certainly", "tool_calls": [_CALL]},
+    {"role": "tool", "content": "risultato", "tool_call_id": "a1b2c3d4e", "name": "attrezzo"},
+)
+
+
+def _short_form(messages: Sequence[Message]) -> list[Message]:
+    """A conversation of a few words that opens and ends as `messages` do."""
+    short: list[Message] = []
+    if messages[0]["role"] == "system":
+        short.append({"role": "system", "content": "Hello"})
+    last = messages[-1]["role"]
+    if len(messages) > 1 or last != "system":
+        short.append({"role": "user", "content": "Hello"})
+    if last == "tool":
+        call, result = _CALL_AND_RESULT
+        loop = messages[_last_user(messages) + 1 :]
+        thinking = next((message for message in loop if _thinks(message)), {})
+        fields = {name: "Hello" for name in thinking if name in _REASONING}
+        short += [{**call, **fields}, result]
+    elif last != "user" and len(messages) > 1:
+        short.append({"role": last, "content": "Hello"})
+    return short
+
+
+_REASONING = frozenset({"reasoning_content", "thinking", "reasoning"})
+
+
+def _thinks(message: Message) -> bool:
+    return not _REASONING.isdisjoint(message)
+
+
+def _last_user(messages: Sequence[Message]) -> int:
+    return next((i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "user"), -1)
+
+
+def _signature(messages: Sequence[Message]) -> Hashable:
+    """A key for a stretch of messages. A collision costs a mark, never an answer."""
+    return hash(tuple(_message_signature(message) for message in messages))
+
+
+def _message_signature(message: Message) -> Hashable:
+    calls = json.dumps(message["tool_calls"]) if "tool_calls" in message else ""
+    thought = next((message[name] for name in _REASONING if name in message), "")
+    return message["role"], message["content"], calls, thought

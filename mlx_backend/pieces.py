@@ -1,0 +1,174 @@
+"""Rendered prompts to ids, piece by piece, so that a turn costs its new text.
+
+Control tokens always cut the text, so what lies between two of them is encoded for itself and
+kept in a memo: the next turn of a conversation finds all but its own pieces there. Where a
+tokenizer's rules make a piece depend on its place (a blank put in front of the text's first
+word), a guard stands before it while it is encoded. Whether pieces give what the whole gives is
+tried when the model is loaded; where not, whole stretches of text are encoded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlx_backend.control import BREAK, ControlTokens
+from mlx_backend.memo import Memo
+from mlx_backend.messages import TokenIds, token_ids
+
+_MEMO_BYTES = 64 << 20
+_PROBES = ("Hello", " Hello", "\nHello there\n", "x", "a  b", "é", " ")
+_NOTHING = token_ids([])
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Text encoded before a piece and the ids it makes, which are then taken off."""
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+
+
+class PieceEncoder:
+    """Encodes what a template rendered. `tokenizer` is a `tokenizers.Tokenizer`. Thread-safe."""
+
+    def __init__(self, tokenizer: Any, control: ControlTokens, bytes_of: Any) -> None:
+        self._tokenizer = tokenizer
+        self._control = control
+        self._bytes_of = bytes_of
+        self._control_ids = np.array([token.id for token in control.tokens], dtype=np.int32)
+        self._memo: Memo[tuple[str, str], TokenIds] = Memo(_MEMO_BYTES, _entry_bytes)
+        self._after_token = self._choose_guard_after_token()
+        self._after_break = self._choose_guard_after_break()
+        self.by_pieces = all(self._agrees_on(probe) for probe in self._probe_texts())
+
+    def encode(self, rendered: str) -> TokenIds:
+        """The ids of a rendered prompt, without any token added in front or behind."""
+        parts = self._control.split(rendered)
+        return self._encode_parts(parts if self.by_pieces else _rejoined(parts))
+
+    def _encode_parts(self, parts: Sequence[str]) -> TokenIds:
+        wanted = self._wanted(parts)
+        encoded = self._encode_all(key for key in wanted if isinstance(key, tuple))
+        found = [encoded[key] if isinstance(key, tuple) else key for key in wanted]
+        return np.concatenate(found) if found else _NOTHING
+
+    def check(self, rendered: str) -> None:
+        """Encode by pieces no longer if they do not give what the whole gives for `rendered`."""
+        self.by_pieces = self.by_pieces and self._agrees_on(rendered)
+
+    def _wanted(self, parts: Sequence[str]) -> list[tuple[str, str] | TokenIds]:
+        """For each part the key of its piece, or its ids where it is a control token."""
+        wanted: list[tuple[str, str] | TokenIds] = []
+        guard = Guard()
+        for place, part in enumerate(parts):
+            if place % 2 == 0:
+                if part:
+                    wanted.append((guard.text, part))
+            elif (token := self._control.id_of(part)) is not None:
+                wanted.append(np.array([token], dtype=np.int32))
+                guard = self._after_token
+            else:
+                guard = self._after_break
+        return wanted
+
+    def _encode_all(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], TokenIds]:
+        found = {key: self._memo.get(key) for key in keys}
+        missing = [key for key, ids in found.items() if ids is None]
+        if missing:
+            texts = [guard + text for guard, text in missing]
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            for key, encoding in zip(missing, encodings, strict=True):
+                found[key] = ids = self._checked(key, encoding.ids)
+                self._memo.put(key, ids)
+        return {key: ids for key, ids in found.items() if ids is not None}
+
+    def _checked(self, key: tuple[str, str], encoded: Sequence[int]) -> TokenIds:
+        """The piece's own ids: without its guard's, and without any control token."""
+        guard, text = key
+        ids = token_ids(encoded)
+        if guard:
+            ids = self._without_guard(guard, text, ids)
+        if np.isin(ids, self._control_ids).any() and not self._control.is_spelled_in(text):
+            # The normaliser made a control token of other characters: encode it in two halves.
+            if len(text) == 1:
+                return _NOTHING
+            half = len(text) // 2
+            ids = np.concatenate([self._one((guard, text[:half])), self._one(("", text[half:]))])
+        return ids
+
+    def _one(self, key: tuple[str, str]) -> TokenIds:
+        encoded = self._tokenizer.encode(key[0] + key[1], add_special_tokens=False).ids
+        return self._checked(key, encoded)
+
+    def _without_guard(self, guard: str, text: str, ids: TokenIds) -> TokenIds:
+        known = self._after_token if guard == self._after_token.text else self._after_break
+        count = len(known.ids)
+        if tuple(ids[:count].tolist()) == known.ids:
+            return ids[count:]
+        return self._one(("", text))
+
+    def _choose_guard_after_token(self) -> Guard:
+        """Nothing, or a control token where a text's first word is not encoded like others."""
+        plain = [token for token in self._control.tokens if not token.eats_right]
+        if not plain:
+            return Guard()
+        guard = Guard(plain[0].text, (plain[0].id,))
+        for probe in _PROBES:
+            alone, behind = self._ids_of(probe), self._ids_of(guard.text + probe)
+            if behind[:1] == list(guard.ids) and behind[1:] != alone:
+                return guard
+        return Guard()
+
+    def _choose_guard_after_break(self) -> Guard:
+        """What keeps a blank from being put before a piece in the middle of a word."""
+        newline = Guard("\n", tuple(self._ids_of("\n")))
+        for guard in (Guard(), self._after_token, newline):
+            self._after_break = guard
+            ids = self._ids_of(guard.text + "|x")
+            if tuple(ids[: len(guard.ids)]) != guard.ids:
+                continue
+            if b"".join(map(self._bytes_of, ids[len(guard.ids) :])) == b"|x":
+                return guard
+        return Guard()
+
+    def _probe_texts(self) -> list[str]:
+        """Each control token among text with blanks about it, first, within and last."""
+        texts = [f"a{token.text}b {token.text} c\n{token.text}\n" for token in self._control.tokens]
+        texts += [f"{token.text}{probe}" for token in self._control.tokens[:4] for probe in _PROBES]
+        return texts
+
+    def _agrees_on(self, rendered: str) -> bool:
+        by_pieces = self._encode_parts(self._control.split(rendered))
+        return bool(by_pieces.tolist() == self._ids_of(rendered))
+
+    def _ids_of(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _rejoined(parts: Sequence[str]) -> list[str]:
+    """The parts with cuts at BREAK only."""
+    stretches = [""]
+    for place, part in enumerate(parts):
+        if place % 2 and part == BREAK:
+            stretches += [BREAK, ""]
+        else:
+            stretches[-1] += part
+    return stretches
+
+
+def _entry_bytes(key: tuple[str, str], ids: TokenIds) -> int:
+    return sys.getsizeof(key[1]) + ids.nbytes + 200
+
+
+def common_length(left: npt.NDArray[np.int32], right: npt.NDArray[np.int32]) -> int:
+    """How many leading ids two prompts share."""
+    length = min(len(left), len(right))
+    differs = left[:length] != right[:length]
+    first = int(differs.argmax()) if length else 0
+    return first if length and differs[first] else length

@@ -1,0 +1,189 @@
+"""Requests to token ids: render with the model's own template, then encode by pieces.
+
+Invariants: control tokens come from the template alone; a prompt begins with exactly one
+beginning-of-text token where the model wants one; every id is within the vocabulary; a longer
+history begins with the ids of the shorter one, as far as the template lets it.
+
+Rendering and encoding run in the caller's thread, which should not be the event loop's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from mlx_backend.clock import ConversationClock
+from mlx_backend.content import Content
+from mlx_backend.control import ControlTokens, find_control_tokens
+from mlx_backend.conversation import Conversations
+from mlx_backend.errors import PromptRejected
+from mlx_backend.marks import PROBE_USERS, MarkFinder, Rendering
+from mlx_backend.messages import Marks, Prompt, TokenIds, token_ids
+from mlx_backend.pieces import PieceEncoder
+from mlx_backend.templates import Template, check_options
+from mlx_backend.token_text import TokenText
+from mlx_backend.traits import Message, TemplateTraits, find_traits
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`size` is the number of rows of the model's embedding; `bos_id` is what the tokenizer puts
+    in front of plain text, None if nothing."""
+
+    size: int
+    bos_id: int | None = None
+
+
+class MlxPromptEncoder:
+    """The `PromptEncoder` of one model. Thread-safe.
+
+    `tokenizer` is a `tokenizers.Tokenizer`; `template` is None for a model without one, which
+    refuses chats. `now` is for templates that print the date.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        template: Template | None,
+        vocabulary: Vocabulary,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        source = template.source if template is not None else ""
+        added = tokenizer.get_added_tokens_decoder()
+        self.control = ControlTokens(find_control_tokens(added, source))
+        self.pieces = PieceEncoder(tokenizer, self.control, TokenText(tokenizer).bytes_of)
+        self._chat = None if template is None else _Chat(template, self.control, self._encode, now)
+
+    @property
+    def traits(self) -> TemplateTraits | None:
+        """What the model's template takes; None without one."""
+        return None if self._chat is None else self._chat.traits
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_options: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        if self._chat is None:
+            raise PromptRejected(
+                "This model has no chat template; ask it to complete plain text.", "messages"
+            )
+        ids, marks = self._chat.encode(messages, tools, template_options or {})
+        return Prompt(self._within_vocabulary(ids, "messages"), marks)
+
+    def text(self, text: str) -> Prompt:
+        if _has_surrogates(text):
+            raise PromptRejected("Half of a surrogate pair: this is not text.", "prompt")
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids = self._begun_once(token_ids(encoding.ids))
+        return Prompt(self._within_vocabulary(ids, "prompt"), Marks(is_raw=True))
+
+    def ids(self, ids: Sequence[int]) -> Prompt:
+        if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+            raise PromptRejected("Token ids have to be whole numbers.", "prompt")
+        try:
+            checked = self._within_vocabulary(np.array(ids, dtype=np.int64), "prompt")
+        except OverflowError:
+            raise PromptRejected("A token id is far out of the vocabulary.", "prompt") from None
+        return Prompt(token_ids(checked), Marks(is_raw=True))
+
+    def _encode(self, rendered: str) -> TokenIds:
+        return self._begun_once(self.pieces.encode(rendered))
+
+    def _begun_once(self, ids: TokenIds) -> TokenIds:
+        """The ids behind exactly one beginning-of-text token, if the model wants one."""
+        bos = self._vocabulary.bos_id
+        if bos is None:
+            return ids
+        first_other = next((i for i, token in enumerate(ids) if token != bos), len(ids))
+        return np.concatenate([token_ids([bos]), ids[first_other:]])
+
+    def _within_vocabulary(self, ids: Any, field: str) -> Any:
+        if not len(ids):
+            raise PromptRejected("The prompt is empty.", field)
+        outside = (ids < 0) | (ids >= self._vocabulary.size)
+        if outside.any():
+            place = int(outside.argmax())
+            raise PromptRejected(
+                f"Token id {int(ids[place])} at place {place} is not in the vocabulary "
+                f"(0 to {self._vocabulary.size - 1}).",
+                field,
+            )
+        return ids
+
+
+class _Chat:
+    """Messages, tools and options to ids and marks."""
+
+    def __init__(
+        self,
+        template: Template,
+        control: ControlTokens,
+        encode: Callable[[str], TokenIds],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.traits = find_traits(template)
+        self._content = Content(control)
+        self._conversations = Conversations(self.traits, self._content)
+        self._marks = MarkFinder(template, self.traits, encode)
+        self._clock = ConversationClock(now)
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+    ) -> tuple[TokenIds, Marks]:
+        check_options(options)
+        options = self._content.data(options, "template_options")
+        named = [self._content.tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+        known_tools = [tool for _, tool in named]
+        conversation = self._conversations.normalise(messages, known_tools)
+        key = (hash(tuple(name for name, _ in named)), json.dumps(options, sort_keys=True))
+        day = self._day(key, messages, conversation)
+        shown = known_tools if self.traits.shows_tools else []
+        rendering = Rendering(shown, options, day, (key, day))
+        ids = self._marks.ids(conversation, rendering, generation=True)
+        heads = self._heads(messages, known_tools)
+        return ids, self._marks.marks(ids, conversation, heads, rendering)
+
+    def _heads(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Message], ...]:
+        """Two conversations with this one's system text and tools, and nothing else in common."""
+        leading = []
+        for message in messages:
+            if message.get("role") not in ("system", "developer"):
+                break
+            leading.append(message)
+        return tuple(
+            self._conversations.normalise([*leading, {"role": "user", "content": text}], tools)
+            for text in PROBE_USERS
+        )
+
+    def _day(
+        self, key: Hashable, messages: Sequence[Mapping[str, Any]], conversation: Sequence[Message]
+    ) -> datetime:
+        opening = next((i for i, m in enumerate(conversation) if m["role"] != "system"), -1)
+        opened_with = tuple(message["content"] for message in conversation[: opening + 1])
+        return self._clock.day(
+            (key, hash(opened_with)), is_opening=len(conversation) <= opening + 1
+        )
+
+
+def _has_surrogates(text: str) -> bool:
+    if text.isascii():
+        return False
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -1,0 +1,156 @@
+"""A model's own chat template, rendered as transformers renders it.
+
+Same sandbox, filters and helpers (`tojson` without HTML escapes, `raise_exception`,
+`strftime_now`, loop controls, `{% generation %}`), without its deep copies of every message. The
+clock is the caller's: a date that changes inside a conversation would cost all of its tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from mlx_backend.control import BREAK
+from mlx_backend.errors import ModelDamaged, PromptRejected
+
+_ESCAPED_BREAK = BREAK.encode("ascii", "backslashreplace").decode("ascii")
+_RESERVED_OPTIONS = ("messages", "tools", "documents", "add_generation_prompt", "strftime_now")
+
+
+class Template(Protocol):
+    """Renders messages (masked and normalised already) to text."""
+
+    source: str
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        now: datetime,
+        *,
+        generation: bool,
+    ) -> str:
+        """Raises PromptRejected with the template's own words."""
+
+
+class JinjaTemplate:
+    """One Jinja source, or one for prompts with tools and one for those without. Thread-safe."""
+
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], tool_source: str | None = None
+    ) -> None:
+        self.source = source + (tool_source or "")
+        self._special_tokens = dict(special_tokens)
+        environment = _environment()
+        try:
+            self._plain = environment.from_string(source)
+            self._with_tools = environment.from_string(tool_source or source)
+        except jinja2.TemplateError as error:
+            raise ModelDamaged(f"The chat template cannot be read: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        now: datetime,
+        *,
+        generation: bool,
+    ) -> str:
+        template = self._with_tools if tools else self._plain
+        try:
+            return template.render(
+                {**self._special_tokens, **options},
+                messages=messages,
+                tools=tools or None,
+                documents=None,
+                add_generation_prompt=generation,
+                strftime_now=now.strftime,
+            )
+        except Exception as error:  # a template is a program of unknown origin
+            raise PromptRejected(f"The chat template refuses this: {error}", "messages") from error
+
+
+class FunctionTemplate:
+    """A template that mlx-lm ships as a function, for models that come without a Jinja one."""
+
+    def __init__(self, function: Callable[..., str], source: str) -> None:
+        self.source = source
+        self._function = function
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        now: datetime,
+        *,
+        generation: bool,
+    ) -> str:
+        try:
+            return self._function(
+                [dict(message) for message in messages],
+                tools=list(tools) or None,
+                add_generation_prompt=generation,
+                **options,
+            )
+        except Exception as error:  # as above
+            raise PromptRejected(f"The chat template refuses this: {error}", "messages") from error
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse template options that would replace what the request itself says."""
+    for name in options:
+        if name in _RESERVED_OPTIONS:
+            raise PromptRejected(f"`{name}` is not a template option.", f"template_options.{name}")
+
+
+def mentions(source: str, name: str) -> bool:
+    """Whether a template reads the message field `name`."""
+    return re.search(rf"\.{name}\b|['\"]{name}['\"]", source) is not None
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    return environment
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's text for training; here its body is all there is."""
+
+    tags: set[str] = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    text = json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    return text.replace(_ESCAPED_BREAK, BREAK) if ensure_ascii else text
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
