@@ -156,6 +156,10 @@ def classify(model: Any, *, kv_bits: int | None = None) -> CacheLayout:
         sizes = iter(group_sizes)
         return [_quantized(cache, sizes, kv_bits) for cache in make_plain()]
 
+    if not group_sizes:
+        warning = f"kv_bits={kv_bits} has no effect: the model has no KV that can be quantised"
+        return _layout(caches, make_plain, warning)
+
     caches = make_quantized()
     _probe(model, caches, f"this model's attention cannot run on a {kv_bits}-bit KV cache")
     return _layout(caches, make_quantized)
@@ -169,7 +173,7 @@ def _probe(model: Any, caches: Caches, complaint: str) -> None:
         raise ModelUnsupported(f"{complaint}: {error}") from error
 
 
-def _layout(caches: Caches, make_caches: Callable[[], Caches]) -> CacheLayout:
+def _layout(caches: Caches, make_caches: Callable[[], Caches], *warnings: str) -> CacheLayout:
     probed = list(leaf_caches(caches))
     leaves = tuple(_leaf(cache) for cache in probed)
     names = tuple(dict.fromkeys(leaf.cache_class.__name__ for leaf in leaves))
@@ -181,9 +185,12 @@ def _layout(caches: Caches, make_caches: Callable[[], Caches]) -> CacheLayout:
         groups=_groups(leaves),
         span_token_bytes=sum(slot.token_bytes for leaf in leaves for slot in leaf.slots),
         checkpoint_bytes=sum(_whole_bytes(cache) for cache in probed),
-        warnings=tuple(
-            f"the model keeps state in {name}, which mlxd does not know: nothing is reused"
-            for name in unknown
+        warnings=(
+            *warnings,
+            *(
+                f"the model keeps state in {name}, which mlxd does not know: nothing is reused"
+                for name in unknown
+            ),
         ),
         make_caches=make_caches,
     )

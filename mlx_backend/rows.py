@@ -121,18 +121,20 @@ def state_bytes(caches: Iterable[Any]) -> int:
     return sum(int(a.nbytes) for cache in leaf_caches(caches) for a in arrays_of(cache))
 
 
-def offsets(layout: CacheLayout, caches: Iterable[Any], row: int = 0) -> list[int | None]:
-    """Each leaf's own count of tokens; None where its class has none or it is never written."""
-    pairs = zip(layout.leaves, leaf_caches(caches), strict=True)
-    return [_offset(leaf, cache, row) for leaf, cache in pairs]
+def offsets(caches: Iterable[Any], row: int = 0) -> list[int | None]:
+    """Each leaf's own count of tokens; None where its class has none."""
+    return [_offset(cache, row) for cache in leaf_caches(caches)]
 
 
 def check_state(layout: CacheLayout, caches: Iterable[Any], length: int, row: int = 0) -> None:
     """Raises StateMismatch unless each leaf that counts has exactly `length` tokens."""
-    for index, offset in enumerate(offsets(layout, caches, row)):
-        if offset is not None and offset != length:
-            name = layout.leaves[index].cache_class.__name__
-            raise StateMismatch(f"layer state {index} ({name}) holds {offset} tokens, not {length}")
+    counted = zip(layout.leaves, offsets(caches, row), strict=True)
+    for index, (leaf, offset) in enumerate(counted):
+        place = f"layer state {index} ({leaf.cache_class.__name__})"
+        if leaf.is_written and offset not in (None, length):
+            raise StateMismatch(f"{place} holds {offset} tokens, not {length}")
+        if not leaf.is_written and offset:
+            raise StateMismatch(f"{place} holds {offset} tokens, but was never written at load")
 
 
 def reserve(layout: CacheLayout, caches: Iterable[Any], length: int, room: int) -> None:
@@ -141,7 +143,7 @@ def reserve(layout: CacheLayout, caches: Iterable[Any], length: int, room: int) 
         if not leaf.is_sliceable or leaf.cache_class is ConcatenateKVCache:
             continue
         held = slots_of(cache)
-        if held and held[0].shape[TOKEN_AXIS] >= room:
+        if room <= (held[0].shape[TOKEN_AXIS] if held else 0):
             continue
         slots = [
             _with_room([held[i][:, :, :length]] if held and length else [], shape, length, room)
@@ -152,14 +154,11 @@ def reserve(layout: CacheLayout, caches: Iterable[Any], length: int, room: int) 
         mx.eval(slots)
 
 
-def _offset(leaf: Leaf, cache: Any, row: int) -> int | None:
+def _offset(cache: Any, row: int) -> int | None:
     if type(cache) in (BatchKVCache, BatchRotatingKVCache):
-        return int(cache.offset[row].item()) if leaf.is_written else None
+        return None if cache.keys is None else int(cache.offset[row].item())
     offset = getattr(cache, "offset", None)
-    if leaf.is_written:
-        return offset if isinstance(offset, int) else None
-    # A leaf that the probe saw empty must stay so; if not, its count is compared and fails.
-    return offset or None if isinstance(offset, int) else None
+    return offset if isinstance(offset, int) else None
 
 
 def _restored(layout: CacheLayout, snapshot: Snapshot, room: int) -> Caches:

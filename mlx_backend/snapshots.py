@@ -257,21 +257,27 @@ def _window(array: Any, keep: int, size: int) -> Any:
 
 
 def _batched_ring_state(cache: Any, row: int) -> LeafState:
-    """One row of a batched ring, in temporal order, without its padding."""
+    """One row of a batched ring as a ring of its own, without its padding.
+
+    A rotated ring without padding is what the row's own would be. One with padding is put in
+    temporal order first: the padding lies where the oldest tokens would be.
+    """
     padding = max(0, int(cache.left_padding[row].item()))
     offset = int(cache.offset[row].item())
+    keys, values = cache.keys[row : row + 1], cache.values[row : row + 1]
+    index = cache._idx
+    if cache.rotated and padding:
+        keys, values = (_unrolled(array, index)[:, :, padding:] for array in (keys, values))
+        index = keys.shape[TOKEN_AXIS]
+    elif not cache.rotated:
+        first = max(padding, index - cache.max_size)
+        keys, values = (array[:, :, first:index] for array in (keys, values))
+        index -= first
+    return LeafState(RotatingKVCache, (offset, index), (keys, values))
 
-    def window(array: Any) -> Any:
-        one = array[row : row + 1]
-        if cache.rotated:
-            older, newer = one[:, :, cache._idx :], one[:, :, : cache._idx]
-            one = mx.concatenate([older, newer], axis=TOKEN_AXIS)
-        else:
-            one = one[:, :, : cache._idx]
-        return one[:, :, max(padding, one.shape[TOKEN_AXIS] - cache.max_size) :]
 
-    keys, values = window(cache.keys), window(cache.values)
-    return LeafState(RotatingKVCache, (offset, keys.shape[TOKEN_AXIS]), (keys, values))
+def _unrolled(ring: Any, index: int) -> Any:
+    return mx.concatenate([ring[:, :, index:], ring[:, :, :index]], axis=TOKEN_AXIS)
 
 
 def _arrays_state(cache: Any, row: int) -> LeafState:

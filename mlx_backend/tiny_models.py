@@ -28,16 +28,16 @@ CONTEXT_SIZE = 65_536
 WINDOW = 32
 
 
-class UnknownCache(KVCache):
+class UnknownCache(KVCache):  # type: ignore[misc]
     """A cache class that mlxd has never heard of, though it works."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyModel:
-    """One kind. `cache` replaces the class of every layer's cache where the model has no say."""
+    """One kind. `make_caches` stands in for the architecture's own, for the given layer count."""
 
     config: Mapping[str, Any]
-    cache: Callable[[], Any] | None = None
+    make_caches: Callable[[int], list[Any]] | None = None
     gains: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -53,6 +53,11 @@ _SIZES = {
     "tie_word_embeddings": False,
 }
 _LLAMA = {"model_type": "llama", "num_hidden_layers": 3, **_SIZES}
+
+
+def _keeping_ring() -> Any:
+    return RotatingKVCache(max_size=WINDOW, keep=4)
+
 
 KINDS: Mapping[str, TinyModel] = {
     "tiny-full": TinyModel({"model_type": "qwen3", "num_hidden_layers": 3, **_SIZES}),
@@ -181,11 +186,15 @@ KINDS: Mapping[str, TinyModel] = {
             "max_position_embeddings": CONTEXT_SIZE,
         }
     ),
-    "concatenating": TinyModel(_LLAMA, cache=ConcatenateKVCache),
-    "keeping-ring": TinyModel(_LLAMA, cache=lambda: RotatingKVCache(max_size=WINDOW, keep=4)),
-    "unknown": TinyModel(_LLAMA, cache=UnknownCache),
+    "concatenating": TinyModel(_LLAMA, lambda count: [ConcatenateKVCache() for _ in range(count)]),
+    "keeping-ring": TinyModel(_LLAMA, lambda count: [_keeping_ring() for _ in range(count)]),
+    "idle-layer": TinyModel(_LLAMA, lambda count: [KVCache() for _ in range(count + 1)]),
+    "unknown": TinyModel(_LLAMA, lambda count: [UnknownCache() for _ in range(count)]),
 }
-"""Kind to model. The first three are the ones that `mlxd bench` and the cases run on."""
+"""Kind to model. The first three are the ones that `mlxd bench` and the cases run on.
+
+In `idle-layer` the last cache is never written, as in models whose layers share KV.
+"""
 
 
 def build(kind: str, *, seed: int = 0, vocabulary_size: int | None = None) -> Any:
@@ -201,21 +210,21 @@ def build(kind: str, *, seed: int = 0, vocabulary_size: int | None = None) -> An
     model.update(tree_unflatten(weights))
     model.eval()
     mx.eval(model.parameters())
-    if tiny.cache is not None:
-        make, count = tiny.cache, len(model.layers)
-        model.make_cache = lambda: [make() for _ in range(count)]
+    make_caches = tiny.make_caches
+    if make_caches is not None:
+        model.make_cache = lambda: make_caches(len(model.layers))
     return model
 
 
 def write_folder(kind: str, path: Path, *, template: str = "thinking", seed: int = 0) -> Path:
     """Write the model of `kind` and its tokenizer to the folder `path`; returns `path`.
 
-    `template` names one of `tiny_tokenizer.TEMPLATES`. Kinds with a cache class of their own
-    (`concatenating`, `keeping-ring`, `unknown`) exist in the process only.
+    `template` names one of `tiny_tokenizer.TEMPLATES`. Kinds with `make_caches` exist in the
+    process only: a config cannot say which cache classes to use.
     """
     tiny = KINDS[kind]
-    if tiny.cache is not None:
-        raise ValueError(f"{kind} cannot be written: its cache class is not in its config")
+    if tiny.make_caches is not None:
+        raise ValueError(f"{kind} cannot be written: its caches are not in its config")
     path.mkdir(parents=True, exist_ok=True)
     stop_ids = [token_id(token) for token in STOP_TOKENS]
     config = {**_config(tiny, token_count()), "eos_token_id": stop_ids[0]}
