@@ -7,7 +7,7 @@ what is read is counted exactly, in milliseconds per scenario.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -53,8 +53,23 @@ class Result:
         return sum(request.floor for request in self.requests)
 
 
-def letters(state: Sequence[int], index: int) -> int:
-    return 97 + (sum(state[-3:]) + index) % 26
+@dataclass(frozen=True)
+class Tongue:
+    """How prompts are encoded and answers read. An answer is one of `letters`, repeated, so that
+    its text encodes to what was sampled; it is thinking where the prompt ends in an open thought.
+    """
+
+    encoder: PromptEncoder
+    letters: tuple[int, ...]
+    decode: Callable[[Sequence[int]], str]
+    thinks: bool = False
+
+    def reply(self, state: Sequence[int], index: int) -> int:
+        return state[-1] if index else self.letters[sum(state[-9:]) % len(self.letters)]
+
+    def answer(self, ids: Sequence[int]) -> Answer:
+        text = self.decode(ids)
+        return Answer(thinking=text) if self.thinks else Answer(text)
 
 
 class Simulation:
@@ -63,14 +78,14 @@ class Simulation:
     def __init__(
         self,
         kind: CacheKind,
-        encoder: PromptEncoder,
+        tongue: Tongue,
         *,
         chunk_tokens: int = 2048,
         span_token_bytes: int = 1_000,
         max_bytes: int = 1_000_000_000,
     ) -> None:
         self.kind = kind
-        self.encoder = encoder
+        self.tongue = tongue
         self.cache = PrefixCache(kind=kind, max_entries=None, max_bytes=max_bytes)
         self.history = History()
         self._loop = asyncio.new_event_loop()
@@ -78,7 +93,7 @@ class Simulation:
         self._ticks = count()
         self._arrivals = count()
         self._inference = Inference(
-            model=ScriptedModel(Script(letters, span_token_bytes=span_token_bytes), kind),
+            model=ScriptedModel(Script(tongue.reply, span_token_bytes=span_token_bytes), kind),
             cache=self.cache,
             policy=ReadingPolicy(chunk_tokens=chunk_tokens),
             sessions=Sessions(),
@@ -104,7 +119,7 @@ class Simulation:
         self._run(wave, turns)
         for request, turn in zip(wave, turns, strict=True):
             self.history.add(np.concatenate([turn.tokens, np.array(turn.outputs, np.int32)]))
-            answers[request.label] = Answer(thinking=bytes(turn.outputs).decode())
+            answers[request.label] = self.tongue.answer(turn.outputs)
         return [
             Counted(r.label, t.usage.prompt, t.usage.reused, t.usage.read, least)
             for r, t, least in zip(wave, turns, floors, strict=True)
@@ -112,10 +127,12 @@ class Simulation:
 
     def _prepare(self, request: Request, answers: dict[str, Answer]) -> tuple[Prompt, int]:
         messages = request.resolve(answers)
-        prompt = self.encoder.chat(messages, request.tools)
+        prompt = self.tongue.encoder.chat(messages, request.tools)
         known = self.history.known(prompt.tokens)
         if self.kind is CacheKind.CHECKPOINTED:
-            known = boundary_before(self.encoder, prompt.tokens, messages, request.tools, known)
+            known = boundary_before(
+                self.tongue.encoder, prompt.tokens, messages, request.tools, known
+            )
         self.history.add(prompt.tokens)
         return prompt, floor(prompt.tokens, known)
 

@@ -9,17 +9,31 @@ import pytest
 from daemon.bench.report import SCENARIO_LIMIT, TOTAL_LIMIT
 from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
 from mlx_backend.messages import CacheKind
+from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
+from mlx_backend.templates import JinjaTemplate
+from mlx_backend.tiny_tokenizer import TEMPLATES, make_tokenizer, token_count
 from tests.bench.qwen_like import QwenLikePrompts
-from tests.bench.simulation import Result, Simulation
+from tests.bench.simulation import Result, Simulation, Tongue
 
 KINDS = (CacheKind.SLICEABLE, CacheKind.CHECKPOINTED)
 TRAFFIC = {scenario.name: scenario for scenario in all_scenarios(Sizes())}
+QWEN_LIKE = Tongue(QwenLikePrompts(), tuple(b"abcdefgh"), lambda ids: bytes(ids).decode(), True)
 
 
 @cache
 def played(kind: CacheKind, name: str) -> Result:
     """The scenario on a fresh engine."""
-    return Simulation(kind, QwenLikePrompts()).play(TRAFFIC[name])
+    return Simulation(kind, QWEN_LIKE).play(TRAFFIC[name])
+
+
+@cache
+def tiny(template: str) -> Tongue:
+    """The prompts of the benchmark's tiny models."""
+    encoder = MlxPromptEncoder(
+        make_tokenizer(), JinjaTemplate(TEMPLATES[template], {}), Vocabulary(token_count())
+    )
+    letters = encoder.text("abcdefgh").tokens.tolist()
+    return Tongue(encoder, tuple(letters), lambda ids: make_tokenizer().decode(list(ids)))
 
 
 def named(word: str) -> str:
@@ -41,9 +55,12 @@ def test_all_scenarios_together_read_no_more_than_they_must(kind: CacheKind) -> 
     assert read / least <= TOTAL_LIMIT
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_day_of_all_scenarios_in_one_engine_reads_no_more(kind: CacheKind) -> None:
-    simulation = Simulation(kind, QwenLikePrompts())
+def test_a_day_in_one_engine_reads_no_more_under_any_template(
+    kind: CacheKind, template: str
+) -> None:
+    simulation = Simulation(kind, tiny(template))
     results = [simulation.play(scenario) for scenario in TRAFFIC.values()]
     assert sum(r.read for r in results) / sum(r.floor for r in results) <= TOTAL_LIMIT
 
@@ -53,7 +70,7 @@ def test_a_day_of_all_scenarios_in_one_engine_reads_no_more(kind: CacheKind) -> 
 def test_what_a_cancelled_read_has_read_is_not_read_again(
     kind: CacheKind, chunk_tokens: int
 ) -> None:
-    simulation = Simulation(kind, QwenLikePrompts(), chunk_tokens=chunk_tokens)
+    simulation = Simulation(kind, QWEN_LIKE, chunk_tokens=chunk_tokens)
     cut, again, _ = simulation.play(TRAFFIC[named("60 %")]).requests
     assert 0.6 * cut.prompt <= cut.read < cut.prompt
     assert again.reused == cut.read, "whole chunks were read, all of them are kept"
