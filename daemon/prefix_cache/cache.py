@@ -166,9 +166,9 @@ class PrefixCache:
         return is_stored
 
     def clear(self) -> None:
-        """Forget everything, pinned or not; the counters stay."""
-        for child in list(self._tree.root.children.values()):
-            self._tree.remove(child)
+        """Forget everything, pinned or not; the counters stay. Works on a broken tree too."""
+        self._tree.abandon()
+        self._tree = RadixTree()
 
     def status(self) -> CacheStatus:
         totals, counts = self._tree.totals, self._counts
@@ -341,19 +341,25 @@ class PrefixCache:
     def _conversation(self, name: str, extended: Node) -> str:
         """Whose entry this is: `name`'s, or, if that is new here, that of the entry it extends.
 
-        Anonymous requests name a conversation anew with each turn.
+        Anonymous requests name a conversation anew with each turn. It goes on from an entry that
+        is the latest of its kind; from an older one, a conversation of its own has forked.
         """
-        if name in self._tree.conversations:
+        conversations = self._tree.conversations
+        if name in conversations:
             return name
         for node in reversed(extended.path()):
             if node.kind is not None and node.kind not in SHARED_KINDS:
-                return node.conversation
+                rivals = (other for other in conversations[node.conversation] if other is not node)
+                is_latest = all(
+                    other.stored < node.stored for other in rivals if other.kind is node.kind
+                )
+                return node.conversation if is_latest else name
         return name
 
     def _touch(self, node: Node) -> None:
         self._clock += 1
         for on_path in node.path():
-            on_path.used = self._clock
+            on_path.used, on_path.spared = self._clock, 0
 
 
 def _held_by_prefix(place: Place) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 Checkpointed models, in this order, one node at a time until the limits hold:
 1. The conversation that holds the most gives up the checkpoint whose loss costs the fewest tokens
-   to read again per byte, as long as it has one that is not the latest of its kind, nor a fork.
+   to read again per byte, as long as it has one that its next turn does not need (`surplus`).
 2. The conversation that holds the most gives up its weakest (`EntryKind.strength`), as long as it
    keeps one. A newcomer is not paid for with something stronger of its own conversation.
 3. The least recently used leaf goes.
@@ -10,6 +10,11 @@ Checkpointed models, in this order, one node at a time until the limits hold:
 
 Sliceable models know step 3 only, and there whole blocks are cut off a leaf's tail, so that a
 conversation is shortened before it is lost. Only the entry limit drops a leaf at once.
+
+In steps 2 and 3 small fry goes instead: a leaf that costs less than an eighth of the victim to
+read again, as long as all that went in the victim's place since its last use costs less than the
+victim itself. So a hundred little one-shot calls do not push out the session they serve, and an
+abandoned session does not stay for ever (the credit is GreedyDual's: Young, 1994).
 
 What is pinned stays, so the limits can be exceeded only while something is in use. A head that
 several conversations share is a fork, belongs to none of them, and outlives all but the last.
@@ -19,13 +24,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.radix_tree import TOKEN_BYTES, Node, RadixTree, Totals
+from daemon.prefix_cache.worth import (
+    cost_per_byte,
+    own_entries,
+    rank,
+    surplus,
+    tokens_lost,
+    weakness,
+)
 from mlx_backend.interface import Span
 
-LATEST_STAYS = frozenset(EntryKind) - {EntryKind.INTERVAL}
+SMALL_FRY = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ class Shrink:
     newcomer: Node | None = None
     dropped: int = 0
     thinned: int = 0
+    _costs: dict[Node, float] = field(default_factory=dict)
 
     def sliceable(self) -> None:
         if self._is_over():
@@ -78,30 +91,52 @@ class Shrink:
         return not self.limits.allow(self.tree.totals)
 
     def _thin_surplus(self) -> None:
-        surplus = {
-            name: found
+        found = {
+            name: free
             for name, entries in self.tree.conversations.items()
-            if (found := self._free(_surplus(entries)))
+            if (free := self._free(surplus(entries)))
         }
-        while surplus and self._is_over():
-            name = max(surplus, key=self._held)
-            victim = min(surplus[name], key=cost_per_byte)
-            self._thin(victim)
-            entries = self.tree.conversations.get(name, {})
-            surplus[name] = self._free(_surplus(entries))
-            if not surplus[name]:
-                del surplus[name]
+        while found and self._is_over():
+            name = max(found, key=self._held)
+            self._thin(min(found[name], key=cost_per_byte))
+            found[name] = self._free(surplus(self.tree.conversations.get(name, ())))
+            if not found[name]:
+                del found[name]
 
     def _thin_to_one(self) -> None:
-        rich = {name for name, held in self.tree.conversations.items() if len(_own(held)) > 1}
+        rich = {
+            name for name, held in self.tree.conversations.items() if len(own_entries(held)) > 1
+        }
         while rich and self._is_over():
             name = max(rich, key=self._held)
-            entries = _own(self.tree.conversations.get(name, ()))
-            free = self._free(entries, weaker_than_newcomer=True)
-            if len(entries) > 1 and free:
-                self._thin(min(free, key=_weakness))
-            else:
+            entries = own_entries(self.tree.conversations.get(name, ()))
+            free = [node for node in self._free(entries) if not self._is_too_dear(node)]
+            if len(entries) < 2 or not free:
                 rich.discard(name)
+                continue
+            victim = min(free, key=weakness)
+            fry = self._small_fry(victim)
+            if fry is None:
+                self._thin(victim)
+            else:
+                self._drop(fry)
+
+    def _drop_leaves(self, *, shorten: bool) -> None:
+        order = [(leaf.used, leaf.stored, id(leaf), leaf) for leaf in self._free(self.tree.leaves)]
+        heapq.heapify(order)
+        while order and self._is_over():
+            leaf = order[0][-1]
+            if leaf not in self.tree.leaves:
+                heapq.heappop(order)
+                continue
+            shortens = shorten and not self.limits.too_many(self.tree.totals)
+            if shortens and self._shorten(leaf):
+                continue
+            victim = None if shortens else self._small_fry(leaf)
+            if victim is None:
+                victim = heapq.heappop(order)[-1]
+            for bared in self._drop(victim):
+                heapq.heappush(order, (bared.used, bared.stored, id(bared), bared))
 
     def _thin_anything(self) -> None:
         while self._is_over():
@@ -110,20 +145,6 @@ class Shrink:
             if not free:
                 return
             self._thin(min(free, key=cost_per_byte))
-
-    def _drop_leaves(self, *, shorten: bool) -> None:
-        order = [(leaf.used, leaf.stored, id(leaf), leaf) for leaf in self._free(self.tree.leaves)]
-        heapq.heapify(order)
-        while order and self._is_over():
-            leaf = order[0][-1]
-            if shorten and not self.limits.too_many(self.tree.totals) and self._shorten(leaf):
-                continue
-            heapq.heappop(order)
-            above = leaf.path()[:-1]
-            self.tree.remove(leaf)
-            self.dropped += 1
-            for bared in self._free(node for node in above if node in self.tree.leaves):
-                heapq.heappush(order, (bared.used, bared.stored, id(bared), bared))
 
     def _shorten(self, leaf: Node) -> bool:
         """Cut as many blocks off the tail as the limits ask for; False if all would go."""
@@ -139,31 +160,53 @@ class Shrink:
         self.tree.cut_tail(leaf, keep)
         return True
 
+    def _small_fry(self, victim: Node) -> Node | None:
+        """What goes instead of `victim`: the least recently used leaf of those that cost little.
+
+        Costs are taken once in a pass; a leaf that comes bare meanwhile waits for the next.
+        """
+        if not self._costs:
+            free = sorted(self._free(self.tree.leaves), key=lambda leaf: leaf.used)
+            self._costs = {leaf: self._cost(leaf) for leaf in free}
+        price = self._cost(victim)
+        for leaf, cost in self._costs.items():
+            if cost < price * SMALL_FRY and leaf in self.tree.leaves and leaf is not victim:
+                victim.spared += tokens_lost(leaf)
+                return leaf if victim.spared < tokens_lost(victim) else None
+        return None
+
+    def _cost(self, node: Node) -> float:
+        too_many = self.limits.too_many(self.tree.totals)
+        return float(tokens_lost(node)) if too_many else cost_per_byte(node)
+
     def _thin(self, node: Node) -> None:
         self.tree.unmark(node)
         self.tree.tidy(node)
         self.thinned += 1
 
-    def _free(self, nodes: Iterable[Node], *, weaker_than_newcomer: bool = False) -> list[Node]:
+    def _drop(self, leaf: Node) -> list[Node]:
+        """Remove a leaf; what became a leaf by that and may go too."""
+        above = leaf.path()[:-1]
+        self.tree.remove(leaf)
+        self.dropped += 1
+        return self._free(node for node in above if node in self.tree.leaves)
+
+    def _free(self, nodes: Iterable[Node]) -> list[Node]:
         """Those that may go; the newcomer never does."""
+        return [node for node in nodes if not node.pins and node is not self.newcomer]
+
+    def _is_too_dear(self, node: Node) -> bool:
         newcomer = self.newcomer
-        return [
-            node
-            for node in nodes
-            if not node.pins
-            and node is not newcomer
-            and not (
-                weaker_than_newcomer
-                and newcomer is not None
-                and node.conversation == newcomer.conversation
-                and _rank(node) > _rank(newcomer)
-            )
-        ]
+        return (
+            newcomer is not None
+            and node.conversation == newcomer.conversation
+            and rank(node) > rank(newcomer)
+        )
 
     def _held(self, name: str) -> tuple[int, int]:
         """How much a conversation holds; of two that hold as much, the longer unused is more."""
         entries = self.tree.conversations.get(name, {})
-        return len(_own(entries)), -max((node.used for node in entries), default=0)
+        return len(own_entries(entries)), -max((node.used for node in entries), default=0)
 
 
 def blocks_within(span: Span, max_bytes: int, max_arrays: int) -> int:
@@ -177,46 +220,3 @@ def blocks_within(span: Span, max_bytes: int, max_arrays: int) -> int:
             break
         kept += length
     return kept
-
-
-def cost_per_byte(node: Node) -> float:
-    """Tokens to read again if this checkpoint is lost, per byte that its loss gives back."""
-    before = node.parent
-    while before is not None and before.parent is not None and before.kind is None:
-        before = before.parent
-    tokens = node.end - (before.end if before else 0)
-    freed = node.checkpoint.nbytes if node.checkpoint else 0
-    if not node.children and node.span is not None:
-        freed += node.span.nbytes
-    return tokens / max(1, freed)
-
-
-def _own(entries: Iterable[Node]) -> list[Node]:
-    """A conversation's entries without those that others build on."""
-    return [node for node in entries if not node.is_fork]
-
-
-def _surplus(entries: Iterable[Node]) -> list[Node]:
-    """Entries that are neither a fork nor the latest of a kind whose latest stays."""
-    own = _own(entries)
-    latest: dict[EntryKind, Node] = {}
-    for node in own:
-        assert node.kind is not None
-        if node.kind not in latest or node.stored > latest[node.kind].stored:
-            latest[node.kind] = node
-    return [
-        node
-        for node in own
-        if node.kind not in LATEST_STAYS or latest.get(node.kind, node) is not node
-    ]
-
-
-def _rank(node: Node) -> int:
-    """A head that nobody shares is worth what its tokens are, no more than a user's end."""
-    if node.kind is EntryKind.HEAD:
-        return EntryKind.USER_END.strength
-    return node.kind.strength if node.kind else -1
-
-
-def _weakness(node: Node) -> tuple[int, float]:
-    return _rank(node), cost_per_byte(node)

@@ -33,7 +33,10 @@ NODE_BYTES = 640
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """The end of an edge. An entry has a `kind`; `used` and `stored` are logical times."""
+    """The end of an edge. An entry has a `kind`; `used` and `stored` are logical times.
+
+    `spared`: tokens that went in this node's place since it was used.
+    """
 
     edge: TokenIds
     span: Span | None
@@ -46,6 +49,7 @@ class Node:
     pins: int = 0
     used: int = 0
     stored: int = 0
+    spared: int = 0
 
     @property
     def start(self) -> int:
@@ -54,11 +58,6 @@ class Node:
     @property
     def is_fork(self) -> bool:
         return len(self.children) > 1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its span and checkpoint."""
-        return (self.span.nbytes if self.span else 0) + checkpoint_bytes(self)
 
     def path(self) -> list[Node]:
         """From below the root down to this node."""
@@ -69,10 +68,6 @@ class Node:
             node = node.parent
         nodes.reverse()
         return nodes
-
-
-def checkpoint_bytes(node: Node) -> int:
-    return node.checkpoint.nbytes if node.checkpoint else 0
 
 
 @dataclass(slots=True)
@@ -204,11 +199,17 @@ class RadixTree:
         """Keep only the first `length` tokens of a leaf's own edge, 0 < length < len(edge)."""
         assert leaf.span is not None
         assert not leaf.children
+        kept, _ = leaf.span.split(length)
         self.totals.add(leaf, -1)
-        leaf.span, _ = leaf.span.split(length)
+        leaf.span = kept
         leaf.end += length - len(leaf.edge)
         leaf.edge = leaf.edge[:length].copy()
         self.totals.add(leaf)
+
+    def abandon(self) -> None:
+        """Detach every node, whatever state the tree is in; the tree must not be used again."""
+        for node in list(self.nodes()):
+            node.parent = None
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the root."""
@@ -252,8 +253,8 @@ class RadixTree:
         """Cut an edge after `at` of its tokens; the new upper node is returned."""
         assert node.span is not None
         assert node.parent is not None
-        self.totals.add(node, -1)
         first, rest = node.span.split(at)
+        self.totals.add(node, -1)
         upper = Node(
             edge=node.edge[:at].copy(),
             span=first,
@@ -273,10 +274,11 @@ class RadixTree:
         assert node.parent is not None
         assert node.span is not None
         assert child.span is not None
+        joined = node.span.join(child.span)
         self.totals.add(node, -1)
         self.totals.add(child, -1)
         child.edge = np.concatenate((node.edge, child.edge))
-        child.span = node.span.join(child.span)
+        child.span = joined
         child.parent = node.parent
         child.parent.children[int(child.edge[0])] = child
         node.parent = None
