@@ -185,7 +185,7 @@ def demo(
 def fetch_demo_model() -> str:
     """The demo's model, downloaded behind a progress bar if it is not there yet."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from daemon import paths
     from daemon.serve import fetch_demo_model as fetch
@@ -193,7 +193,8 @@ def fetch_demo_model() -> str:
     folder = paths.demo_model_folder()
     if folder.is_dir():
         return str(folder)
-    with Progress(console=Console(stderr=True)) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(f"Fetching {folder.name}", total=None)
         fetch(lambda done, total: bar.update(task, completed=done, total=total))
     return str(folder)
