@@ -10,16 +10,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
-from daemon.generation import Failed, Finished, Generated, GenerationEvent, GenerationRequest
+from daemon.generation import (
+    Failed,
+    Finished,
+    Generated,
+    GenerationEvent,
+    GenerationRequest,
+    Started,
+)
 
 
 class Generation:
     """A running request: an async iterator of its events, for one consumer.
 
     It ends after exactly one terminal event, `Finished` or `Failed`. `Generated` events that
-    pile up are handed out as one. Whoever stops listening calls `cancel`.
+    pile up are handed out as one. Whoever stops listening calls `cancel`. The flags tell what has
+    arrived from the engine, though perhaps nobody has taken it yet, and what was asked for.
     """
 
     def __init__(
@@ -33,28 +42,30 @@ class Generation:
         self._on_cancel = on_cancel
         self._events: deque[GenerationEvent] = deque()
         self._arrival: asyncio.Future[None] | None = None
-        self._has_ended = False
-        self._is_cancelled = False
+        self.has_started = False
+        self.has_ended = False
+        self.is_cancelled = False
 
     def cancel(self) -> None:
         """Stop within one chunk or one step, from any phase; what was read by then is kept.
 
         Idempotent. The terminal event still comes.
         """
-        if not self._is_cancelled and not self._has_ended:
-            self._is_cancelled = True
+        if not self.is_cancelled and not self.has_ended:
+            self.is_cancelled = True
             self._on_cancel(self)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the terminal event has arrived, though perhaps nobody has taken it yet."""
-        return self._has_ended
+    def is_waiting(self) -> bool:
+        """Whether it stands in the queue: a cancelled one has left it already."""
+        return not (self.has_started or self.is_cancelled or self.has_ended)
 
     def deliver(self, event: GenerationEvent) -> None:
         """Take one event from the engine; on the loop."""
-        if self._has_ended:
+        if self.has_ended:
             return
-        self._has_ended = isinstance(event, Finished | Failed)
+        self.has_started = self.has_started or isinstance(event, Started)
+        self.has_ended = isinstance(event, Finished | Failed)
         self._events.append(event)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
@@ -64,7 +75,7 @@ class Generation:
 
     async def __anext__(self) -> GenerationEvent:
         while not self._events:
-            if self._has_ended:
+            if self.has_ended:
                 raise StopAsyncIteration
             self._arrival = self.loop.create_future()
             await self._arrival
@@ -95,10 +106,10 @@ class Outbox:
         self._deliveries.setdefault(generation.loop, []).append((generation, event))
 
     def post(self) -> None:
-        """Wake each event loop once with all it has to hear; a loop that was closed is skipped."""
+        """Wake each event loop once with all it has to hear."""
         if not self._deliveries:
             return
         deliveries, self._deliveries = self._deliveries, {}
         for loop, batch in deliveries.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop was closed: nobody listens any more
                 loop.call_soon_threadsafe(self._receive, batch)

@@ -1,9 +1,9 @@
 """The engine as the event loop sees it: submit a request, read its events, ask for the status.
 
 One thread, made here and nowhere else, runs the `worker` that owns every array. This side keeps
-only what must be true at once: which requests wait (a full queue refuses at the door, a cancelled
-one leaves it immediately) and which are live (closing waits for them). Everything here but
-`status` and `model` belongs to the event loop.
+only the live requests, which must be true at once: a full queue refuses at the door, a cancelled
+request leaves it immediately, closing waits for those that run. Everything here but `status` and
+`model` belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from daemon.deliveries import Delivery, Generation, Outbox
 from daemon.errors import ContextOverflow, GenerationFailed, Overloaded
-from daemon.generation import Failed, GenerationRequest, Started, Usage
+from daemon.generation import Failed, GenerationRequest, Usage
 from daemon.inference import ReadingPolicy
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.checkpoints import PromptEnd
@@ -66,10 +66,10 @@ class Engine:
         self._worker = Worker(load, make_cache, policy, outbox, self._publish, clock, reload_pauses)
         self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
         self._published = Published(EngineStatus(ModelStatus("loading")))
+        self._max_concurrent = max_concurrent
         self._max_queued = max_queued
         self._clock = clock
-        self._queued: dict[Generation, float] = {}
-        self._live: set[Generation] = set()
+        self._live: dict[Generation, float] = {}  # with the time of arrival
         self._all_ended: asyncio.Event | None = None
         self._is_closing = False
         self._refused = 0
@@ -96,16 +96,9 @@ class Engine:
         Raises ModelUnavailable, Overloaded, and ContextOverflow for a prompt that cannot fit.
         """
         _check_fit(request, self.model().info.context_size)
-        if len(self._queued) >= self._max_queued:
-            self._refused += 1
-            raise Overloaded(
-                f"{len(self._queued)} requests are waiting already; try again in a moment",
-                retry_after=RETRY_SECONDS,
-            )
+        self._check_room()
         generation = Generation(request, asyncio.get_running_loop(), self._cancel)
-        arrived = self._clock()
-        self._queued[generation] = arrived
-        self._live.add(generation)
+        arrived = self._live[generation] = self._clock()
         self._worker.commands.put(Start(generation, arrived))
         return generation
 
@@ -116,8 +109,8 @@ class Engine:
         begun = {request.id for request in (*status.running, *status.recent)}
         waiting = tuple(
             _waiting(generation.request, now - arrived)
-            for generation, arrived in tuple(self._queued.items())
-            if generation.request.id not in begun
+            for generation, arrived in tuple(self._live.items())
+            if generation.is_waiting and generation.request.id not in begun
         )
         totals = replace(status.totals, refused=self._refused)
         model = replace(status.model, state="closed") if self._is_closing else status.model
@@ -139,22 +132,26 @@ class Engine:
         if self._thread.is_alive():
             log.error("the engine's thread did not end within %g seconds", JOIN_SECONDS)
 
+    def _check_room(self) -> None:
+        """Those that wait beyond the rows that can run count as queued."""
+        waiting = sum(generation.is_waiting for generation in self._live)
+        running = sum(generation.has_started for generation in self._live)
+        if waiting + running >= self._max_concurrent + self._max_queued:
+            self._refused += 1
+            raise Overloaded(
+                f"{waiting} requests are waiting already; try again in a moment",
+                retry_after=RETRY_SECONDS,
+            )
+
     def _cancel(self, generation: Generation) -> None:
-        self._queued.pop(generation, None)
         self._worker.commands.put(Cancel(generation))
 
     def _receive(self, deliveries: Sequence[Delivery]) -> None:
         """Events of one pass of the engine's thread; on the loop."""
         for generation, event in deliveries:
-            if isinstance(event, Started):
-                self._queued.pop(generation, None)
             generation.deliver(event)
             if generation.has_ended:
-                self._forget(generation)
-
-    def _forget(self, generation: Generation) -> None:
-        self._queued.pop(generation, None)
-        self._live.discard(generation)
+                self._live.pop(generation, None)
         if not self._live and self._all_ended is not None:
             self._all_ended.set()
 

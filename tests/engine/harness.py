@@ -1,0 +1,228 @@
+"""An engine around a scripted model, with what a test wants to ask of both.
+
+Everything that waits is bounded. Prompts are token ids; what the model must answer is computed
+from the script alone, so every answer is compared with that of a cold run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from daemon.engine import Engine, Generation
+from daemon.errors import ModelUnavailable
+from daemon.generation import (
+    Failed,
+    Finished,
+    FinishReason,
+    Generated,
+    GenerationEvent,
+    GenerationRequest,
+    Progress,
+    Usage,
+)
+from daemon.prefix_cache.cache import PrefixCache
+from mlx_backend.messages import CacheKind, Marks, ModelInfo, Prompt, token_ids
+from tests.fakes import END_OF_TEXT, Script, ScriptedBackend, ScriptedModel, filler
+
+HANG_SECONDS = 20.0
+GATE = 299
+
+every_kind = pytest.mark.parametrize("kind", list(CacheKind))
+every_caching_kind = pytest.mark.parametrize("kind", [CacheKind.SLICEABLE, CacheKind.CHECKPOINTED])
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Run a scenario on an event loop of its own; a hang fails."""
+    asyncio.run(asyncio.wait_for(scenario, HANG_SECONDS))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread will bring about."""
+    deadline = time.monotonic() + HANG_SECONDS / 2
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        await asyncio.sleep(0.001)
+
+
+def words(length: int, seed: int) -> list[int]:
+    """`length` token ids of deterministic text; different from the first id on per seed."""
+    return [128 + seed % 100, *filler(length - 1, seed).encode()]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that came of one request."""
+
+    events: tuple[GenerationEvent, ...]
+
+    @property
+    def end(self) -> Finished | Failed:
+        assert isinstance(self.events[-1], Finished | Failed)
+        assert not any(isinstance(event, Finished | Failed) for event in self.events[:-1])
+        return self.events[-1]
+
+    @property
+    def reason(self) -> FinishReason:
+        assert isinstance(self.end, Finished), self.end
+        return self.end.reason
+
+    @property
+    def usage(self) -> Usage:
+        return self.end.usage
+
+    @property
+    def tokens(self) -> list[int]:
+        generated = [event for event in self.events if isinstance(event, Generated)]
+        return [token for event in generated for token in event.tokens]
+
+
+class Bench:
+    """The engine under test. `models` and `caches` list every load and every tree, newest last."""
+
+    def __init__(self, script: Script, kind: CacheKind, **options: Any) -> None:
+        self.script = script
+        self.models: list[ScriptedModel] = []
+        self.caches: list[PrefixCache] = []
+        self._kind = kind
+        self._cache_options: dict[str, Any] = {"max_entries": None, "max_bytes": 1 << 30}
+        self._cache_options |= options.pop("cache", {})
+        self._ids = itertools.count()
+        self._gate_is_reached = threading.Event()
+        self._gate_opens = threading.Event()
+        self._reply, script.reply = script.reply, self._gated_reply
+        self.engine = Engine(self._load, make_cache=self._make_cache, **options)
+
+    @property
+    def backend(self) -> ScriptedBackend:
+        return self.models[-1].backend
+
+    @property
+    def log(self) -> list[tuple[Any, ...]]:
+        return self.backend.log
+
+    def calls(self, name: str) -> list[tuple[Any, ...]]:
+        """The backend's calls of that name."""
+        return [call for call in self.log if call[0] == name]
+
+    @property
+    def tokens_read(self) -> int:
+        return sum(call[1] for call in self.calls("read"))
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = 100,
+        *,
+        session: str | None = None,
+        marks: Marks | None = None,
+    ) -> Generation:
+        encoded = Prompt(token_ids(list(prompt)), marks or Marks())
+        request = GenerationRequest(f"r{next(self._ids)}", encoded, max_tokens, session=session)
+        return self.engine.submit(request)
+
+    async def run(self, prompt: Sequence[int], max_tokens: int = 100, **more: Any) -> Answer:
+        """Submit, and collect what comes."""
+        return await collect(self.submit(prompt, max_tokens, **more))
+
+    async def together(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int = 100
+    ) -> list[Answer]:
+        """Run prompts that arrive in this order, all before any of them is begun."""
+        async with self.held():
+            generations = [self.submit(prompt, max_tokens) for prompt in prompts]
+        return list(await asyncio.gather(*map(collect, generations)))
+
+    def cold(self, prompt: Sequence[int], max_tokens: int = 100) -> list[int]:
+        """What the model answers with no cache at all."""
+        stops = self.models[-1].info.stop_ids
+        state, answer = list(prompt), list[int]()
+        while len(answer) < max_tokens:
+            token = self._reply(state, len(answer))
+            if token in stops:
+                break
+            state.append(token)
+            answer.append(token)
+        return answer
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """The engine's thread stands still inside: what is submitted arrives all at once."""
+        self._gate_is_reached.clear()
+        self._gate_opens.clear()
+        gate = self.submit([GATE])
+        await until(self._gate_is_reached.is_set)
+        del self.log[:]
+        try:
+            yield
+        finally:
+            self._gate_opens.set()
+        await collect(gate)
+
+    async def ready(self) -> None:
+        await until(lambda: self.engine.status().model.state == "ready")
+
+    async def idle(self) -> None:
+        """Wait until nothing runs; then nothing may be left of it."""
+        await until(lambda: not self.engine.status().running and self.backend.live_rows == 0)
+
+    def _gated_reply(self, state: Sequence[int], index: int) -> int:
+        if state[0] != GATE:
+            return self._reply(state, index)
+        self._gate_is_reached.set()
+        assert self._gate_opens.wait(HANG_SECONDS), "the test never opened the gate"
+        return END_OF_TEXT
+
+    def _load(self) -> ScriptedModel:
+        model = ScriptedModel(self.script, self._kind)
+        self.models.append(model)
+        return model
+
+    def _make_cache(self, info: ModelInfo) -> PrefixCache:
+        cache = PrefixCache(kind=info.cache_kind, **self._cache_options)
+        self.caches.append(cache)
+        return cache
+
+
+async def collect(generation: Generation) -> Answer:
+    return Answer(tuple([event async for event in generation]))
+
+
+async def reach(generation: Generation, done: int) -> None:
+    """Follow a prompt until `done` of its tokens are read."""
+    async for event in generation:
+        if isinstance(event, Progress) and event.done >= done:
+            return
+
+
+@asynccontextmanager
+async def running(
+    script: Script | None = None, kind: CacheKind = CacheKind.SLICEABLE, **options: Any
+) -> AsyncIterator[Bench]:
+    """An engine with its model loaded; closed and checked at the end."""
+    bench = Bench(script or Script(), kind, **options)
+    bench.engine.start()
+    try:
+        await bench.ready()
+        yield bench
+    finally:
+        await bench.engine.close(grace_seconds=0)
+    assert bench.backend.live_rows == 0, "a row was leaked"
+    assert all(model.backend.is_closed for model in bench.models)
+    for cache in bench.caches:
+        cache.check()
+
+
+def expect_unavailable(bench: Bench) -> ModelUnavailable:
+    with pytest.raises(ModelUnavailable) as caught:
+        bench.submit([1, 2, 3])
+    assert caught.value.retry_after
+    return caught.value

@@ -1,0 +1,284 @@
+"""What breaks, breaks for those it concerns; everybody hears of it, and the engine goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from daemon.engine import Engine
+from daemon.errors import GenerationFailed, ModelUnavailable
+from daemon.generation import Failed, FinishReason, Generated
+from daemon.prefix_cache.cache import PrefixCache
+from mlx_backend.errors import ModelNotFound
+from mlx_backend.interface import LoadedModel
+from mlx_backend.messages import CacheKind
+from tests.engine.harness import (
+    Answer,
+    Bench,
+    collect,
+    every_caching_kind,
+    every_kind,
+    expect_unavailable,
+    reach,
+    run,
+    running,
+    until,
+    words,
+)
+from tests.fakes import TURN_END, Faults, Script
+
+
+def failure(answer: Answer) -> str:
+    assert isinstance(answer.end, Failed), answer.end
+    assert isinstance(answer.end.error, GenerationFailed)
+    return answer.end.error.message
+
+
+@every_kind
+def test_a_failing_row_fails_alone(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind) as bench:
+            prompts = [words(100, seed) for seed in range(4)]
+            async with bench.held():
+                generations = [bench.submit(prompt) for prompt in prompts]
+                bench.script.faults.rows = 1
+            answers = [await collect(generation) for generation in generations]
+            failed = [answer for answer in answers if isinstance(answer.end, Failed)]
+            assert len(failed) == 1
+            assert "the script says so" in failure(failed[0])
+            for prompt, answer in zip(prompts, answers, strict=True):
+                if answer not in failed:
+                    assert answer.tokens == bench.cold(prompt)
+            assert len(bench.models) == 1
+            assert bench.engine.status().totals.failed == 1
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_a_failing_chunk_fails_its_own_request_and_stores_nothing_of_it(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        script = Script(faults=Faults(reads=1, reads_before=3))
+        async with running(script, kind, chunk_tokens=100) as bench:
+            prompt = words(1001, 1)
+            assert "the script says so" in failure(await bench.run(prompt))
+            again = await bench.run(prompt)
+            assert again.usage.reused == 0
+            assert again.tokens == bench.cold(prompt)
+            assert len(bench.models) == 1
+
+    run(scenario())
+
+
+def test_followers_of_a_leader_that_fails_read_on_by_themselves() -> None:
+    async def scenario() -> None:
+        async with running(chunk_tokens=100) as bench:
+            head = words(1001, 1)
+            async with bench.held():
+                generations = [bench.submit(head + words(50, n)) for n in range(3)]
+                bench.script.faults.reads, bench.script.faults.reads_before = 1, 4
+            answers = [await collect(generation) for generation in generations]
+            assert sum(isinstance(answer.end, Failed) for answer in answers) == 1
+            assert sum(answer.end.usage.generated > 0 for answer in answers) == 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fault", ["steps", "unexpected_steps"])
+@every_kind
+def test_a_failing_step_fails_who_runs_and_the_model_is_loaded_again(
+    kind: CacheKind, fault: str
+) -> None:
+    async def scenario() -> None:
+        async with running(Script(step_seconds=0.001, load_seconds=0.1), kind) as bench:
+            generations = [bench.submit(words(100, seed)) for seed in range(2)]
+            async for event in generations[0]:
+                if isinstance(event, Generated):
+                    setattr(bench.script.faults, fault, 1)
+                    break
+            for generation in generations:
+                failure(await collect(generation))
+            error = expect_unavailable(bench)
+            assert error.status == 503
+            assert bench.engine.status().model.error
+            await bench.ready()
+            assert len(bench.models) == 2
+            assert bench.models[0].backend.is_closed
+            assert bench.engine.status().model.error is None
+            answer = await bench.run(words(100, 0))
+            assert answer.tokens == bench.cold(words(100, 0))
+            assert bench.engine.status().totals.failed == 2
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_what_was_stored_outlives_a_failing_step_but_not_an_unknown_failure(
+    kind: CacheKind,
+) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind) as bench:
+            prompt = words(300, 1)
+            await bench.run(prompt)
+            for fault, is_kept in (("steps", True), ("unexpected_steps", False)):
+                setattr(bench.script.faults, fault, 1)
+                failure(await bench.run(words(100, 2)))
+                await bench.ready()
+                answer = await bench.run(prompt)
+                assert answer.tokens == bench.cold(prompt)
+                assert (answer.usage.reused > 0) is is_kept
+
+    run(scenario())
+
+
+def test_those_who_wait_when_the_model_breaks_are_told_to_come_again() -> None:
+    async def scenario() -> None:
+        async with running(Script(step_seconds=0.005), max_concurrent=1) as bench:
+            talker = bench.submit(words(10, 1))
+            waiting = bench.submit(words(10, 2))
+            async for event in talker:
+                if isinstance(event, Generated):
+                    bench.script.faults.steps = 1
+            answer = await collect(waiting)
+            assert isinstance(answer.end, Failed)
+            assert isinstance(answer.end.error, ModelUnavailable)
+            assert answer.end.error.retry_after
+            assert bench.engine.status().waiting == ()
+
+    run(scenario())
+
+
+def test_a_reload_that_fails_is_tried_again() -> None:
+    async def scenario() -> None:
+        async with running(reload_pauses=(0.0, 0.01, 0.01)) as bench:
+            bench.script.faults.loads = 2
+            bench.script.faults.steps = 1
+            failure(await bench.run([1, 2, 3]))
+            await until(lambda: bench.script.faults.loads == 0)
+            await bench.ready()
+            assert (await bench.run([1, 2, 3])).reason is FinishReason.STOP
+
+    run(scenario())
+
+
+def test_loading_is_given_up_after_some_attempts_and_the_state_says_why() -> None:
+    async def scenario() -> None:
+        async with running(reload_pauses=(0.0, 0.01)) as bench:
+            bench.script.faults.loads = 100
+            bench.script.faults.steps = 1
+            failure(await bench.run([1, 2, 3]))
+            await until(lambda: bench.script.faults.loads == 98)
+            await until(lambda: bench.engine.status().model.state == "failed")
+            assert "the script says that loading fails" in expect_unavailable(bench).message
+            await asyncio.sleep(0.1)
+            assert bench.script.faults.loads == 98
+
+    run(scenario())
+
+
+def test_a_model_that_cannot_be_loaded_is_named_in_the_status() -> None:
+    async def scenario() -> None:
+        attempts: list[int] = []
+
+        def load() -> LoadedModel:
+            attempts.append(1)
+            raise ModelNotFound("there is no model in /nowhere")
+
+        def make_cache(info: object) -> PrefixCache:
+            raise AssertionError("nothing was loaded")
+
+        engine = Engine(load, make_cache=make_cache, reload_pauses=(0.0,))
+        engine.start()
+        await until(lambda: engine.status().model.state == "failed")
+        assert engine.status().model.error == "there is no model in /nowhere"
+        with pytest.raises(ModelUnavailable, match="there is no model"):
+            engine.model()
+        await asyncio.sleep(0.05)
+        assert attempts == [1], "a folder that is not there will not be there next time"
+        await engine.close(grace_seconds=0)
+        assert engine.status().model.state == "closed"
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_after_one_failed_restore_reuse_grows_again(
+    kind: CacheKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind) as bench:
+            history: list[int] = []
+            for turn in range(1, 9):
+                if turn == 3:
+                    bench.script.faults.restores = 1
+                prompt = history + words(200, turn)
+                with caplog.at_level(logging.WARNING):
+                    answer = await bench.run(prompt)
+                assert answer.tokens == bench.cold(prompt)
+                if turn in (1, 3):
+                    assert answer.usage.reused == 0
+                else:
+                    assert answer.usage.reused >= len(history) - 16
+                history = [*prompt, *answer.tokens, TURN_END]
+            assert "restore failed" in caplog.text
+            assert "restoring" in bench.engine.status().recent[2].why_read
+            assert bench.engine.status().cache.failed_restores == 1
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_a_capture_that_fails_costs_reuse_and_nothing_else(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        async with running(Script(faults=Faults(captures=2)), kind) as bench:
+            prompt = words(300, 1)
+            first = await bench.run(prompt)
+            assert first.tokens == bench.cold(prompt)
+            assert bench.engine.status().cache.skipped_captures == 2
+            assert (await bench.run(prompt)).usage.reused == 0
+            assert (await bench.run(prompt)).usage.reused > 0
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_a_row_that_disagrees_with_its_key_is_never_stored(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        async with running(Script(step_seconds=0.002), kind) as bench:
+            prompt = words(300, 1)
+            generation = bench.submit(prompt)
+            async for event in generation:
+                if isinstance(event, Generated):
+                    await _lose_a_token(bench)
+                    break
+            await collect(generation)
+            assert bench.engine.status().cache.skipped_captures >= 1
+            longer = prompt + bench.cold(prompt) + words(50, 2)
+            again = await bench.run(longer)
+            assert again.usage.reused <= 300
+            assert again.tokens == bench.cold(longer)
+
+    run(scenario())
+
+
+async def _lose_a_token(bench: Bench) -> None:
+    row = bench.backend.rows[-1]
+    async with bench.held():
+        row.state.pop()
+
+
+def test_a_prompt_is_read_on_after_another_failed_between_its_chunks() -> None:
+    async def scenario() -> None:
+        async with running(Script(chunk_seconds=0.003), chunk_tokens=100) as bench:
+            long = bench.submit(words(2001, 1))
+            await reach(long, 300)
+            async with bench.held():
+                bench.script.faults.reads, bench.script.faults.reads_before = 1, 1
+                short = bench.submit(words(50, 2))
+            failure(await collect(short))
+            answer = await collect(long)
+            assert answer.tokens == bench.cold(words(2001, 1))
+
+    run(scenario())
