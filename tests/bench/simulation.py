@@ -82,6 +82,7 @@ class Simulation:
         *,
         chunk_tokens: int = 2048,
         span_token_bytes: int = 1_000,
+        checkpoint_bytes: int = 1_000,
         max_bytes: int = 1_000_000_000,
     ) -> None:
         self.kind = kind
@@ -92,8 +93,11 @@ class Simulation:
         self._loop.close()
         self._ticks = count()
         self._arrivals = count()
+        script = Script(
+            tongue.reply, span_token_bytes=span_token_bytes, checkpoint_bytes=checkpoint_bytes
+        )
         self._inference = Inference(
-            model=ScriptedModel(Script(tongue.reply, span_token_bytes=span_token_bytes), kind),
+            model=ScriptedModel(script, kind),
             cache=self.cache,
             policy=ReadingPolicy(chunk_tokens=chunk_tokens),
             sessions=Sessions(),

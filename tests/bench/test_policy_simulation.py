@@ -96,3 +96,20 @@ def test_side_calls_do_not_push_out_the_session(kind: CacheKind) -> None:
     last = played(kind, named("side calls")).requests[-1]
     assert last.label == "main again"
     assert last.read <= last.floor * SCENARIO_LIMIT + 16
+
+
+def test_a_day_with_room_for_a_hundred_checkpoints_still_reads_hardly_more() -> None:
+    """A checkpoint as large as 3,000 tokens of KV, as large hybrid models have them: they are
+    thinned and evicted all day, and those that later prompts need are still there."""
+    simulation = Simulation(
+        CacheKind.CHECKPOINTED,
+        tiny("thinking"),
+        span_token_bytes=24_000,
+        checkpoint_bytes=75_000_000,
+        max_bytes=8_000_000_000,
+    )
+    results = [simulation.play(scenario) for scenario in TRAFFIC.values()]
+    status = simulation.cache.status()
+    assert status.thinned_checkpoints > 100
+    assert status.evicted_entries > 0
+    assert sum(r.read for r in results) / sum(r.floor for r in results) <= SCENARIO_LIMIT
