@@ -66,14 +66,12 @@ class MarkFinder:
         self, messages: Sequence[Message], rendering: Rendering, *, generation: bool
     ) -> TokenIds:
         """Render and encode. Raises PromptRejected."""
-        return self._encode(
-            self._template.render(
-                messages,
-                rendering.tools,
-                rendering.options,
-                rendering.now,
-                generation=generation,
-            )
+        return self._encode(self.render(messages, rendering, generation=generation))
+
+    def render(self, messages: Sequence[Message], rendering: Rendering, *, generation: bool) -> str:
+        """Raises PromptRejected."""
+        return self._template.render(
+            messages, rendering.tools, rendering.options, rendering.now, generation=generation
         )
 
     def marks(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -54,12 +55,26 @@ class MlxPromptEncoder:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._tokenizer = tokenizer
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         source = template.source if template is not None else ""
         added = tokenizer.get_added_tokens_decoder()
         self.control = ControlTokens(find_control_tokens(added, source))
         self.pieces = PieceEncoder(tokenizer, self.control, TokenText(tokenizer).bytes_of)
         self._chat = None if template is None else _Chat(template, self.control, self._encode, now)
+
+        if self._chat is not None:
+            self._chat.check(self.pieces)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know about this model's prompts."""
+        if self._chat is None:
+            return ("The model has no chat template: it completes plain text only.",)
+        if not self.pieces.by_pieces:
+            return (
+                "Prompts are encoded whole for each turn: the tokenizer cannot do it in parts.",
+            )
+        return ()
 
     @property
     def traits(self) -> TemplateTraits | None:
@@ -100,7 +115,7 @@ class MlxPromptEncoder:
 
     def _begun_once(self, ids: TokenIds) -> TokenIds:
         """The ids behind exactly one beginning-of-text token, if the model wants one."""
-        bos = self._vocabulary.bos_id
+        bos = self.vocabulary.bos_id
         if bos is None:
             return ids
         first_other = next((i for i, token in enumerate(ids) if token != bos), len(ids))
@@ -109,12 +124,12 @@ class MlxPromptEncoder:
     def _within_vocabulary(self, ids: Any, field: str) -> Any:
         if not len(ids):
             raise PromptRejected("The prompt is empty.", field)
-        outside = (ids < 0) | (ids >= self._vocabulary.size)
+        outside = (ids < 0) | (ids >= self.vocabulary.size)
         if outside.any():
             place = int(outside.argmax())
             raise PromptRejected(
                 f"Token id {int(ids[place])} at place {place} is not in the vocabulary "
-                f"(0 to {self._vocabulary.size - 1}).",
+                f"(0 to {self.vocabulary.size - 1}).",
                 field,
             )
         return ids
@@ -135,6 +150,12 @@ class _Chat:
         self._conversations = Conversations(self.traits, self._content)
         self._marks = MarkFinder(template, self.traits, encode)
         self._clock = ConversationClock(now)
+
+    def check(self, pieces: PieceEncoder) -> None:
+        """Try the encoding by pieces on a conversation as this template renders it."""
+        rendering = Rendering((), {}, datetime(2024, 1, 1), None)
+        with suppress(PromptRejected):
+            pieces.check(self._marks.render(_SAMPLE, rendering, generation=True))
 
     def encode(
         self,
@@ -177,6 +198,13 @@ class _Chat:
         return self._clock.day(
             (key, hash(opened_with)), is_opening=len(conversation) <= opening + 1
         )
+
+
+_SAMPLE: tuple[Message, ...] = (
+    {"role": "user", "content": " What  is\n\nthis?\n"},
+    {"role": "assistant", "content": "A test: é, 1234.\n"},
+    {"role": "user", "content": "So it is"},
+)
 
 
 def _has_surrogates(text: str) -> bool:

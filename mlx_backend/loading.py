@@ -1,0 +1,240 @@
+"""From a folder to a model that can be served. On the thread that is to own it.
+
+Files are checked first (`model_files`), so that what can be wrong with a model is said in a
+sentence: ModelNotFound, ModelDamaged or ModelUnsupported. Nothing is downloaded, and no code that
+comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_backend.errors import BackendError, ModelDamaged, ModelNotFound, ModelUnsupported
+from mlx_backend.file_limit import open_file_limit_kept
+from mlx_backend.identity import identity
+from mlx_backend.interface import Backend
+from mlx_backend.messages import ModelInfo
+from mlx_backend.model_files import check_weights, find_folder, read_config, read_json
+from mlx_backend.output import TextOutput
+from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
+from mlx_backend.stop_ids import listed_ids, turn_end_ids
+from mlx_backend.templates import FunctionTemplate, JinjaTemplate, Template
+from mlx_backend.token_text import TokenText
+
+_CONTEXT_NAMES = (
+    "max_position_embeddings",
+    "max_seq_len",
+    "max_sequence_length",
+    "model_max_length",
+    "seq_length",
+    "n_positions",
+    "n_ctx",
+)
+_DEFAULT_CONTEXT = 32_768
+_NO_LIMIT = 10**9  # transformers writes 10^30 where a tokenizer has no limit
+_EMBEDDING_NAMES = (
+    "embed_tokens",
+    "embedding",
+    "embeddings",
+    "wte",
+    "word_embeddings",
+    "tok_embeddings",
+)
+
+
+@dataclass(frozen=True)
+class MlxModel:
+    """A loaded model, as `interface.LoadedModel` wants it."""
+
+    info: ModelInfo
+    backend: Backend
+    prompts: MlxPromptEncoder
+    token_text: TokenText
+
+    def output(self, stop: Sequence[str] = ()) -> TextOutput:
+        return TextOutput(self.token_text.decoder(), stop)
+
+
+def load(
+    path_or_repo: str,
+    *,
+    kv_bits: int | None = None,
+    context_size: int | None = None,
+    adapter: str | None = None,
+    name: str | None = None,
+) -> MlxModel:
+    """Load a model from a folder, or from a hub repository that is on this machine.
+
+    `kv_bits` 4 or 8 keeps the KV quantised; `context_size` is an upper bound; `adapter` is a
+    folder with LoRA weights; `name` is what the API calls the model.
+    """
+    folder = find_folder(path_or_repo)
+    adapter_folder = None if adapter is None else _adapter_folder(adapter)
+    config = read_config(folder)
+    weight_files = check_weights(folder)
+    with open_file_limit_kept():
+        import mlx_lm
+
+        from mlx_backend.backend import MlxBackend
+        from mlx_backend.layers import classify
+    tokenizer = _load_tokenizer(folder)
+    model = _load_model(folder, adapter_folder)
+    layout = classify(model, kv_bits=kv_bits)
+    weight_bytes, rows = _sizes(model)
+    prompts = _prompts(tokenizer, rows or _vocabulary_size(config))
+    known_context, warnings = _known_context(config, tokenizer)
+    digest = identity(
+        folder,
+        weight_files,
+        cache_classes=layout.class_names,
+        kv_bits=kv_bits,
+        adapter=adapter_folder,
+        mlx_lm_version=mlx_lm.__version__,
+    )
+    info = ModelInfo(
+        name=name or Path(path_or_repo).name,
+        path=str(folder),
+        identity=digest,
+        cache_kind=layout.kind,
+        cache_classes=layout.class_names,
+        vocabulary_size=prompts.vocabulary.size,
+        context_size=min(known_context, context_size or known_context),
+        stop_ids=_stop_ids(folder, config, tokenizer, prompts),
+        weight_bytes=weight_bytes,
+        span_token_bytes=layout.span_token_bytes,
+        checkpoint_bytes=layout.checkpoint_bytes,
+        kv_bits=kv_bits,
+        warnings=(*layout.warnings, *warnings, *prompts.warnings),
+    )
+    text = TokenText(tokenizer.backend_tokenizer)
+    return MlxModel(info, MlxBackend(model, layout, weight_bytes), prompts, text)
+
+
+def _adapter_folder(adapter: str) -> Path:
+    folder = Path(adapter).expanduser()
+    if not (folder / "adapter_config.json").is_file():
+        raise ModelNotFound(f"{adapter} is not a folder with an adapter_config.json.")
+    return folder.resolve()
+
+
+def _load_model(folder: Path, adapter: Path | None) -> Any:
+    """The model with its weights, evaluated."""
+    from mlx_lm.utils import load_adapters, load_model
+
+    try:
+        model, _ = load_model(folder)
+        if adapter is not None:
+            model = load_adapters(model, str(adapter))
+            model.eval()
+    except Exception as error:  # configs and weights can contradict each other in any way
+        raise _why_not_loaded(folder, error) from error
+    return model
+
+
+def _why_not_loaded(folder: Path, error: Exception) -> BackendError:
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "not supported" in said or isinstance(error, (AttributeError, NotImplementedError)):
+        return ModelUnsupported(f"mlx-lm cannot run the model in {folder}: {said}")
+    return ModelDamaged(f"The model in {folder} cannot be loaded: {said}")
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    """mlx-lm's wrapper of the tokenizer, which must be one of the `tokenizers` library."""
+    from mlx_lm.utils import load_tokenizer
+
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = load_tokenizer(folder, options)
+    except Exception as error:  # as above
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelDamaged(f"The tokenizer in {folder} cannot be loaded: {said}") from error
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise ModelUnsupported(f"The tokenizer in {folder} is not in the tokenizer.json format.")
+    return tokenizer
+
+
+def _prompts(tokenizer: Any, vocabulary_size: int) -> MlxPromptEncoder:
+    vocabulary = Vocabulary(vocabulary_size, _bos_id(tokenizer))
+    return MlxPromptEncoder(tokenizer.backend_tokenizer, _template(tokenizer), vocabulary)
+
+
+def _template(tokenizer: Any) -> Template | None:
+    sources = tokenizer.chat_template
+    if tokenizer._chat_template is not None:  # mlx-lm ships a function for this model
+        function: Callable[..., str] = tokenizer._chat_template
+        return FunctionTemplate(
+            function, inspect.getsource(inspect.getmodule(function) or function)
+        )
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    if isinstance(sources, Mapping):
+        plain = sources.get("default") or next(iter(sources.values()))
+        return JinjaTemplate(plain, special, sources.get("tool_use"))
+    return JinjaTemplate(sources, special) if sources else None
+
+
+def _bos_id(tokenizer: Any) -> int | None:
+    """What the tokenizer puts in front of plain text, if that is its beginning-of-text token."""
+    bos = tokenizer.bos_token_id
+    ids = tokenizer.encode("a", add_special_tokens=True)
+    return int(bos) if bos is not None and ids[:1] == [bos] else None
+
+
+def _stop_ids(
+    folder: Path, config: Mapping[str, Any], tokenizer: Any, prompts: MlxPromptEncoder
+) -> frozenset[int]:
+    generation_config = read_json(folder / "generation_config.json", optional=True)
+    found = set(listed_ids(config, generation_config)) | set(tokenizer.eos_token_ids)
+    template = _template(tokenizer)
+    if template is not None:
+        found |= turn_end_ids(template, prompts.control)
+    return frozenset(token for token in found if 0 <= token < prompts.vocabulary.size)
+
+
+def _known_context(config: Mapping[str, Any], tokenizer: Any) -> tuple[int, tuple[str, ...]]:
+    """How many tokens the model was made for, and a warning if nothing says so."""
+    for scope in (config, config.get("text_config") or {}):
+        for name in _CONTEXT_NAMES:
+            size = scope.get(name)
+            if isinstance(size, int) and size > 0:
+                return _scaled(size, scope), ()
+    size = tokenizer.model_max_length
+    if isinstance(size, int) and 0 < size < _NO_LIMIT:
+        return size, ()
+    return _DEFAULT_CONTEXT, (
+        f"The model does not say how long its context is; taken as {_DEFAULT_CONTEXT} tokens.",
+    )
+
+
+def _scaled(size: int, scope: Mapping[str, Any]) -> int:
+    """The context size with rope scaling, where the config gives the size before it."""
+    scaling = scope.get("rope_scaling") or scope.get("rope_parameters") or {}
+    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
+    if isinstance(original, int) and isinstance(factor, (int, float)):
+        return max(size, int(original * factor))
+    return size
+
+
+def _vocabulary_size(config: Mapping[str, Any]) -> int:
+    for scope in (config, config.get("text_config") or {}):
+        if isinstance(scope.get("vocab_size"), int):
+            return int(scope["vocab_size"])
+    raise ModelDamaged("config.json gives no vocab_size, and the model has no embedding.")
+
+
+def _sizes(model: Any) -> tuple[int, int | None]:
+    """Bytes of the weights, and the rows of the embedding, None if there is no telling."""
+    import mlx.nn as nn
+    from mlx.utils import tree_flatten
+
+    weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    rows = [
+        module.weight.shape[0]
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Embedding, nn.QuantizedEmbedding))
+        and name.rsplit(".", 1)[-1] in _EMBEDDING_NAMES
+    ]
+    return weight_bytes, min(rows) if rows else None
