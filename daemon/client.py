@@ -33,9 +33,8 @@ def fetch_status(port: int, seconds: float = ANSWER_SECONDS) -> DaemonStatus | N
     except ConnectionRefusedError:
         return None
     except (OSError, http.client.HTTPException) as error:
-        raise NotAnswering(
-            f"Port {port} does not answer: {error or type(error).__name__}."
-        ) from None
+        reason = str(error) or type(error).__name__
+        raise NotAnswering(f"Port {port} does not answer: {reason}.") from None
     finally:
         connection.close()
     if response.status != 200:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class Daemon:
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process
         self.port = port
+        self.connections: list[socket.socket] = []
         self.base_url = f"http://127.0.0.1:{port}"
         self.http = httpx2.Client(
             base_url=self.base_url,
@@ -45,22 +46,34 @@ class Daemon:
     def engine(self) -> dict[str, Any]:
         return self.status()["engine"]
 
-    def wait_for(self, what: str, seconds: float = BOUND_SECONDS) -> dict[str, Any]:
-        """The engine's status once `what`, an expression over it, is true."""
+    def wait_until(
+        self, is_true: Callable[[dict[str, Any]], bool], seconds: float = BOUND_SECONDS
+    ) -> dict[str, Any]:
+        """The engine's status once `is_true` of it."""
         deadline = time.monotonic() + seconds
-        while True:
-            engine = self.engine()
-            if eval(what, {"len": len, "sum": sum}, engine):
-                return engine
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what}: {engine}"
+        while not is_true(engine := self.engine()):
+            assert time.monotonic() < deadline, f"not within {seconds} s: {engine}"
             time.sleep(0.02)
+        return engine
+
+    def wait_for_requests(
+        self, running: int = 0, waiting: int = 0, seconds: float = BOUND_SECONDS
+    ) -> dict[str, Any]:
+        """The engine's status once so many requests run and wait."""
+        expected = (running, waiting)
+        return self.wait_until(
+            lambda engine: (len(engine["running"]), len(engine["waiting"])) == expected, seconds
+        )
 
     def chat(self, text: str = "hi", **fields: Any) -> httpx2.Response:
         return self.http.post("/v1/chat/completions", json=body(text, **fields))
 
-    def socket_with(self, payload: dict[str, Any], path: str = "/v1/chat/completions"):
-        """A raw connection on which a request has been sent."""
+    def socket_with(
+        self, payload: dict[str, Any], path: str = "/v1/chat/completions"
+    ) -> socket.socket:
+        """A raw connection on which a request has been sent; closed with the daemon at last."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=BOUND_SECONDS)
+        self.connections.append(connection)
         connection.sendall(request_bytes(self.port, path, json.dumps(payload).encode()))
         return connection
 
@@ -68,6 +81,16 @@ class Daemon:
         """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(BOUND_SECONDS)
+
+
+def received(connection: socket.socket, until: bytes | None = None) -> bytes:
+    """All that comes up to and with `until`, or to the end of the connection."""
+    data = b""
+    while (piece := connection.recv(65536)) != b"":
+        data += piece
+        if until is not None and until in data:
+            break
+    return data
 
 
 def body(text: str = "hi", **fields: Any) -> dict[str, Any]:
@@ -107,6 +130,8 @@ def running(**options: Any) -> Iterator[Daemon]:
             yield daemon
         finally:
             daemon.http.close()
+            for connection in daemon.connections:
+                connection.close()
             if process.poll() is None:
                 process.kill()
 

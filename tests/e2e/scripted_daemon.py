@@ -1,6 +1,6 @@
 """A daemon with a scripted model, as a process: `scripted_daemon.py PORT OPTIONS_AS_JSON`.
 
-Options: `script` (fields of `fakes.Script`; `reply` is a text, or "echo"), `faults` (fields of
+Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo" or "endless"), `faults` (fields of
 `fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive` (seconds without a byte,
 seconds without an event), `grace_seconds`, `load_error`.
 """
@@ -27,6 +27,8 @@ def script_of(options: dict) -> Script:
             pass
         case "echo":
             fields["reply"] = echo_reply()
+        case "endless":
+            fields["reply"] = lambda state, index: 97
         case list(ids):
             fields["reply"] = fixed_reply(ids)
         case str(text):

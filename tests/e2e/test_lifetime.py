@@ -1,0 +1,152 @@
+"""From the bound port to the exit code: starting, idling, stopping."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from daemon.client import NotAnswering, fetch_status
+from tests.e2e.processes import BOUND_SECONDS, ROOT, body, free_port, received, running, start
+
+ENDLESS = {"reply": "endless", "step_seconds": 0.01}
+HEAVY = {"pydantic", "starlette", "uvicorn", "httpx2", "numpy", "rich"}
+
+
+def test_while_the_model_loads_the_port_answers_and_says_so() -> None:
+    with running(script={"load_seconds": 1.0}, wait="loading") as daemon:
+        for answer in (daemon.chat(), daemon.http.get("/health"), daemon.http.get("/v1/models")):
+            assert answer.status_code == 503
+            assert int(answer.headers["retry-after"]) >= 1
+        daemon.wait_until(lambda engine: engine["model"]["state"] == "ready")
+        assert daemon.chat(max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_lets_short_answers_end_cuts_endless_ones_and_exits_with_zero(number: int) -> None:
+    with running(script=ENDLESS, grace_seconds=0.7) as daemon:
+        endless = [daemon.socket_with(body(f"{n}", stream=True)) for n in range(3)]
+        whole = daemon.socket_with(body("whole"))
+        short = daemon.socket_with(body("short", stream=True, max_tokens=30))
+        daemon.wait_for_requests(running=5)
+        daemon.process.send_signal(number)
+        assert received(short).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        for connection in endless:
+            written = received(connection)
+            last = json.loads(written.split(b"data: ")[-1].partition(b"\n\n")[0])
+            assert set(last) == {"error"}
+            assert b"[DONE]" not in written
+            assert written.endswith(b"0\r\n\r\n")
+        answer = received(whole)
+        assert answer.split()[1] in (b"500", b"503")
+        assert b'{"error":' in answer
+        assert daemon.process.wait(BOUND_SECONDS) == 0
+        assert "Traceback" not in daemon.process.stderr.read()
+
+
+def test_a_stop_in_the_middle_of_a_long_chunk_still_tells_the_client() -> None:
+    script = {"reply": "x", "chunk_seconds": 4.0}
+    with running(script=script, grace_seconds=0.2) as daemon:
+        connection = daemon.socket_with(body(stream=True))
+        daemon.wait_for_requests(running=1)
+        daemon.process.send_signal(signal.SIGTERM)
+        started = time.monotonic()
+        written = received(connection)
+        assert time.monotonic() - started < 3.5
+        assert b'data: {"error":' in written
+        assert daemon.process.wait(BOUND_SECONDS) == 0
+
+
+def test_an_idle_daemon_stops_at_once_also_with_open_connections_or_a_model_half_loaded() -> None:
+    with running(grace_seconds=5.0) as daemon:
+        assert daemon.chat(max_tokens=1).status_code == 200
+        assert daemon.stop() == 0
+    with running(script={"load_seconds": 1.0}, wait="loading") as daemon:
+        assert daemon.stop() == 0
+
+
+def test_a_port_that_is_taken_is_a_wrong_setting() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with start(port, {}) as process:
+            _, said = process.communicate(timeout=BOUND_SECONDS)
+    assert process.returncode == 78
+    assert f"refused: Port {port} is taken" in said
+
+
+def test_a_model_that_can_never_be_served_is_a_wrong_setting() -> None:
+    with start(free_port(), {"load_error": "the weights are cut short"}) as process:
+        _, said = process.communicate(timeout=BOUND_SECONDS)
+    assert process.returncode == 78
+    assert "refused: the weights are cut short" in said
+
+
+def test_only_loopback_is_listened_on() -> None:
+    with running() as daemon:
+        listening = subprocess.run(
+            ["ss", "-Hltn", f"sport = :{daemon.port}"], capture_output=True, text=True
+        ).stdout
+        addresses = {line.split()[3].rpartition(":")[0] for line in listening.splitlines()}
+    assert addresses <= {"127.0.0.1", "[::1]"}
+
+
+def wake_ups(pid: int) -> int:
+    """How often the process's threads have gone to sleep, which is how often they woke."""
+    lines = (
+        line
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+    )
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts by /proc")
+def test_an_idle_daemon_sleeps() -> None:
+    with running() as daemon:
+        assert daemon.chat(max_tokens=3).status_code == 200
+        time.sleep(0.5)
+        before = wake_ups(daemon.process.pid)
+        time.sleep(2.5)
+        assert wake_ups(daemon.process.pid) - before <= 2
+
+
+def test_a_pooled_connection_outlives_the_pause_between_two_turns() -> None:
+    """Stock uvicorn closes an idle connection after five seconds."""
+    with running() as daemon:
+        connection = daemon.socket_with(body(max_tokens=1))
+        assert received(connection, until=b"}}}").startswith(b"HTTP/1.1 200 ")
+        connection.settimeout(5.5)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+
+
+def test_a_client_learns_the_status_of_a_running_daemon() -> None:
+    with running() as daemon:
+        status = fetch_status(daemon.port)
+        assert status is not None
+        assert (status.pid, status.engine.model.state) == (daemon.process.pid, "ready")
+
+
+def test_a_client_tells_a_closed_port_from_a_stranger() -> None:
+    assert fetch_status(free_port()) is None
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        with pytest.raises(NotAnswering):
+            fetch_status(stranger.getsockname()[1], seconds=0.2)
+
+
+def test_a_client_imports_nothing_heavy_before_somebody_answers() -> None:
+    code = (
+        "import sys; from daemon.client import fetch_status\n"
+        f"assert fetch_status({free_port()}) is None\n"
+        f"print(sorted({HEAVY} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
