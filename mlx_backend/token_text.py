@@ -94,7 +94,8 @@ class TokenText:
             token: b"" if entry.special else entry.content.encode("utf-8", "replace")
             for token, entry in added.items()
         }
-        steps = _decoder_steps(json.loads(tokenizer.to_str()).get("decoder"))
+        decoder = tokenizer.decoder
+        steps = _decoder_steps(decoder and json.loads(decoder.__getstate__()))
         kinds = [step.get("type") for step in steps]
         self._plain_bytes: Callable[[str], bytes] | None = None
         if kinds == ["ByteLevel"]:
@@ -120,7 +121,7 @@ class TokenText:
         return known
 
     def _look_up(self, token: int) -> bytes:
-        text = self._tokenizer.id_to_token(token) if token >= 0 else None
+        text = self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
         if text is None or self._plain_bytes is None:
             return b""
         return self._plain_bytes(text)
