@@ -176,34 +176,29 @@ def _probe(model: Any, caches: Caches, complaint: str) -> None:
 def _layout(caches: Caches, make_caches: Callable[[], Caches], *warnings: str) -> CacheLayout:
     probed = list(leaf_caches(caches))
     leaves = tuple(_leaf(cache) for cache in probed)
-    names = tuple(dict.fromkeys(leaf.cache_class.__name__ for leaf in leaves))
-    unknown = sorted({x.cache_class.__name__ for x in leaves} - _known_names(leaves))
+    doubts = sorted({doubt for cache in probed for doubt in _doubts(cache)})
     return CacheLayout(
-        kind=_kind(leaves, bool(unknown)),
-        class_names=names,
+        kind=CacheKind.UNCACHEABLE if doubts else _kind(leaves),
+        class_names=tuple(dict.fromkeys(leaf.cache_class.__name__ for leaf in leaves)),
         leaves=leaves,
         groups=_groups(leaves),
         span_token_bytes=sum(slot.token_bytes for leaf in leaves for slot in leaf.slots),
         checkpoint_bytes=sum(_whole_bytes(cache) for cache in probed),
-        warnings=(
-            *warnings,
-            *(
-                f"the model keeps state in {name}, which mlxd does not know: nothing is reused"
-                for name in unknown
-            ),
-        ),
+        warnings=(*warnings, *(f"nothing is reused with this model: {doubt}" for doubt in doubts)),
         make_caches=make_caches,
     )
 
 
-def _known_names(leaves: tuple[Leaf, ...]) -> set[str]:
-    known = (*SLICEABLE_CLASSES, *WHOLE_CLASSES)
-    return {leaf.cache_class.__name__ for leaf in leaves if leaf.cache_class in known}
+def _doubts(cache: Any) -> Iterator[str]:
+    """Reasons not to keep this leaf's state, as clauses."""
+    name = type(cache).__name__
+    if type(cache) not in (*SLICEABLE_CLASSES, *WHOLE_CLASSES):
+        yield f"it keeps state in {name}, a class that mlxd does not know"
+    elif arrays_of(cache) and getattr(cache, "offset", PROBE_TOKENS) != PROBE_TOKENS:
+        yield f"one of its {name}s counts {cache.offset} tokens where {PROBE_TOKENS} were read"
 
 
-def _kind(leaves: tuple[Leaf, ...], has_unknown: bool) -> CacheKind:
-    if has_unknown:
-        return CacheKind.UNCACHEABLE
+def _kind(leaves: tuple[Leaf, ...]) -> CacheKind:
     is_checkpointed = any(leaf.is_whole for leaf in leaves)
     return CacheKind.CHECKPOINTED if is_checkpointed else CacheKind.SLICEABLE
 

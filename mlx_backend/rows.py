@@ -138,20 +138,22 @@ def check_state(layout: CacheLayout, caches: Iterable[Any], length: int, row: in
 
 
 def reserve(layout: CacheLayout, caches: Iterable[Any], length: int, room: int) -> None:
-    """Make plain KV buffers hold at least `room` tokens, keeping the first `length`."""
+    """Make plain KV buffers hold at least `room` tokens, keeping the first `length`.
+
+    Array by array: what is copied is in memory twice until its copy is evaluated.
+    """
     for leaf, cache in zip(layout.leaves, leaf_caches(caches), strict=True):
         if not leaf.is_sliceable or leaf.cache_class is ConcatenateKVCache:
             continue
-        held = slots_of(cache)
-        if room <= (held[0].shape[TOKEN_AXIS] if held else 0):
+        slots = list(slots_of(cache)) or [None] * len(leaf.slots)
+        if room <= (0 if slots[0] is None else slots[0].shape[TOKEN_AXIS]):
             continue
-        slots = [
-            _with_room([held[i][:, :, :length]] if held and length else [], shape, length, room)
-            for i, shape in enumerate(leaf.slots)
-        ]
-        del held
-        set_slots(cache, slots)
-        mx.eval(slots)
+        for index, shape in enumerate(leaf.slots):
+            held = [slots[index][:, :, :length]] if length else []
+            slots[index] = _with_room(held, shape, length, room)
+            del held
+            set_slots(cache, slots)
+            mx.eval(slots[index])
 
 
 def _offset(cache: Any, row: int) -> int | None:

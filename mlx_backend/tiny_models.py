@@ -186,6 +186,43 @@ KINDS: Mapping[str, TinyModel] = {
             "max_position_embeddings": CONTEXT_SIZE,
         }
     ),
+    "baichuan-m1": TinyModel(
+        {
+            **_SIZES,
+            "model_type": "baichuan_m1",
+            "num_hidden_layers": 3,
+            "sliding_window": WINDOW,
+            "sliding_window_layers": [0, 2],
+            "conv_window": 2,
+        }
+    ),
+    "longcat-ngram": TinyModel(
+        {
+            "model_type": "longcat_flash_ngram",
+            "hidden_size": 64,
+            "ffn_hidden_size": 96,
+            "moe_topk": 1,
+            "expert_ffn_hidden_size": 32,
+            "n_routed_experts": 2,
+            "zero_expert_num": 1,
+            "num_layers": 2,
+            "max_position_embeddings": CONTEXT_SIZE,
+            "num_attention_heads": 4,
+            "kv_lora_rank": 32,
+            "q_lora_rank": 32,
+            "qk_rope_head_dim": 16,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+            "routed_scaling_factor": 1.0,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10_000.0,
+            "mla_scale_q_lora": True,
+            "mla_scale_kv_lora": True,
+            "ngram_vocab_size_ratio": 2,
+            "emb_neighbor_num": 3,
+            "emb_split_num": 2,
+        }
+    ),
     "concatenating": TinyModel(_LLAMA, lambda count: [ConcatenateKVCache() for _ in range(count)]),
     "keeping-ring": TinyModel(_LLAMA, lambda count: [_keeping_ring() for _ in range(count)]),
     "idle-layer": TinyModel(_LLAMA, lambda count: [KVCache() for _ in range(count + 1)]),
@@ -207,6 +244,8 @@ def build(kind: str, *, seed: int = 0, vocabulary_size: int | None = None) -> An
         (name, _drawn(name, array, tiny.gains, seed))
         for name, array in tree_flatten(model.parameters())
     ]
+    if hasattr(model, "sanitize"):
+        weights = list(model.sanitize(dict(weights)).items())
     model.update(tree_unflatten(weights))
     model.eval()
     mx.eval(model.parameters())
