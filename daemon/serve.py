@@ -25,7 +25,7 @@ from daemon.prefix_cache.cache import PrefixCache
 from daemon.server import Server, bind_loopback
 from daemon.settings import Settings
 from mlx_backend.errors import BackendError
-from mlx_backend.interface import LoadedModel
+from mlx_backend.interface import LoadedModel, PromptEncoder
 from mlx_backend.messages import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,9 @@ class _Run:
                 self._loop.call_soon_threadsafe(self._server.stop)
             raise
         self._has_loaded = True
+        log.info(
+            "%s is ready, with a context of %d tokens", model.info.name, model.info.context_size
+        )
         return model
 
     def _make_cache(self, info: ModelInfo) -> PrefixCache:
@@ -141,6 +144,19 @@ def model_loader(settings: Settings) -> Load:
         )
 
     return load_model
+
+
+def prompt_encoder(model: str) -> PromptEncoder:
+    """What encodes a model's prompts, without its weights. Raises CommandFailed."""
+    from mlx_backend.blas import prefer_openblas
+
+    prefer_openblas()
+    from mlx_backend.loading import load_prompts
+
+    try:
+        return load_prompts(model)
+    except BackendError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _demo_model() -> str:

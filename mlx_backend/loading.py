@@ -114,6 +114,15 @@ def load(
     return MlxModel(info, MlxBackend(model, layout, weight_bytes), prompts, text)
 
 
+def load_prompts(path_or_repo: str) -> MlxPromptEncoder:
+    """The model's prompt encoder alone, for whoever counts tokens: no weights are read."""
+    folder = find_folder(path_or_repo)
+    config = read_config(folder)
+    with open_file_limit_kept():
+        tokenizer = _load_tokenizer(folder)
+    return _prompts(tokenizer, _vocabulary_size(config))
+
+
 def _adapter_folder(adapter: str) -> Path:
     folder = Path(adapter).expanduser()
     if not (folder / "adapter_config.json").is_file():

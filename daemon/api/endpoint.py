@@ -116,10 +116,16 @@ class Endpoint:
             try:
                 prompt = await asyncio.to_thread(encoded, source, model.prompts)
             except PromptRejected as error:
-                raise BadRequest(str(error), field=error.field or None) from error
+                raise rejection(error) from error
         if departure.has_left:
             raise ClientLeft
         return prompt
+
+
+def rejection(error: PromptRejected) -> BadRequest:
+    """What an encoder refuses, as every other refusal: beginning with the field."""
+    where = f"`{error.field}`: " if error.field else ""
+    return BadRequest(f"{where}{error}", field=error.field or None)
 
 
 def encoded(source: PromptSource, prompts: PromptEncoder) -> Prompt:

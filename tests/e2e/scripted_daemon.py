@@ -1,8 +1,8 @@
 """A daemon with a scripted model, as a process: `scripted_daemon.py PORT OPTIONS_AS_JSON`.
 
-Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo" or "endless"), `faults` (fields of
-`fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive` (seconds without a byte,
-seconds without an event), `grace_seconds`, `load_error`.
+Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo" or "endless"),
+`faults` (fields of `fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive`
+(seconds without a byte, seconds without an event), `grace_seconds`, `load_error`.
 """
 
 import json

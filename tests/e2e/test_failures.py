@@ -1,4 +1,4 @@
-"""A model that breaks: every client is told, nothing looks like success, and then it works again."""
+"""A model that breaks: every client is told, nothing looks like success, then it works again."""
 
 import json
 from typing import Any

@@ -135,9 +135,8 @@ def test_a_client_learns_the_status_of_a_running_daemon() -> None:
 
 def test_a_client_tells_a_closed_port_from_a_stranger() -> None:
     assert fetch_status(free_port()) is None
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        with pytest.raises(NotAnswering):
-            fetch_status(stranger.getsockname()[1], seconds=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(NotAnswering):
+        fetch_status(stranger.getsockname()[1], seconds=0.2)
 
 
 def test_a_client_imports_nothing_heavy_before_somebody_answers() -> None:
