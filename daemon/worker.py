@@ -107,6 +107,7 @@ class Worker:
             while self._obey_commands():
                 assert self._inference is not None, "busy without a model"
                 self._inference.decode_step()
+                self._tell()  # a chunk may take long: tokens do not wait for it
                 self._inference.read_chunk()
                 self._tell()
         except Exception as error:

@@ -26,12 +26,12 @@ from daemon.generation import (
     Generated,
     GenerationEvent,
     GenerationRequest,
-    Progress,
     Usage,
 )
 from daemon.prefix_cache.cache import PrefixCache
-from mlx_backend.messages import CacheKind, Marks, ModelInfo, Prompt, token_ids
-from tests.fakes import END_OF_TEXT, Script, ScriptedBackend, ScriptedModel, filler
+from mlx_backend.interface import Sampled
+from mlx_backend.messages import CacheKind, Marks, ModelInfo, Prompt, TokenIds, token_ids
+from tests.fakes import END_OF_TEXT, FakeRow, Script, ScriptedBackend, ScriptedModel, filler
 
 HANG_SECONDS = 20.0
 GATE = 299
@@ -85,11 +85,64 @@ class Answer:
         return [token for event in generated for token in event.tokens]
 
 
+class Pace:
+    """Lets the engine's thread do so many things of one sort, then stops it in the midst of one."""
+
+    def __init__(self) -> None:
+        self._allowed: int | None = None
+        self._is_standing = False
+        self._changed = threading.Condition()
+
+    def allow(self, count: int) -> None:
+        """`count` more, counted from now on."""
+        with self._changed:
+            self._allowed, self._is_standing = count, False
+            self._changed.notify_all()
+
+    def free(self) -> None:
+        """No limit any more."""
+        with self._changed:
+            self._allowed, self._is_standing = None, False
+            self._changed.notify_all()
+
+    async def standing(self) -> None:
+        """Wait until what was allowed is used up and the thread stands."""
+        await until(lambda: self._is_standing)
+
+    def one(self) -> None:
+        """On the engine's thread: about to do one more."""
+        with self._changed:
+            if self._allowed == 0:
+                self._is_standing = True
+                assert self._changed.wait_for(lambda: not self._is_standing, HANG_SECONDS)
+            if self._allowed is not None:
+                self._allowed -= 1
+
+
+class PacedBackend(ScriptedBackend):
+    """A scripted backend whose chunks and steps a test can hold up."""
+
+    def __init__(self, kind: CacheKind, script: Script, chunks: Pace, steps: Pace) -> None:
+        super().__init__(kind, script)
+        self._chunks = chunks
+        self._steps = steps
+
+    def read(self, row: FakeRow, tokens: TokenIds) -> None:
+        self._chunks.one()
+        super().read(row, tokens)
+
+    def step(self) -> list[Sampled]:
+        self._steps.one()
+        return super().step()
+
+
 class Bench:
     """The engine under test. `models` and `caches` list every load and every tree, newest last."""
 
     def __init__(self, script: Script, kind: CacheKind, **options: Any) -> None:
         self.script = script
+        self.chunks = Pace()
+        self.steps = Pace()
         self.models: list[ScriptedModel] = []
         self.caches: list[PrefixCache] = []
         self._kind = kind
@@ -183,6 +236,7 @@ class Bench:
 
     def _load(self) -> ScriptedModel:
         model = ScriptedModel(self.script, self._kind)
+        model.backend = PacedBackend(self._kind, self.script, self.chunks, self.steps)
         self.models.append(model)
         return model
 
@@ -196,13 +250,6 @@ async def collect(generation: Generation) -> Answer:
     return Answer(tuple([event async for event in generation]))
 
 
-async def reach(generation: Generation, done: int) -> None:
-    """Follow a prompt until `done` of its tokens are read."""
-    async for event in generation:
-        if isinstance(event, Progress) and event.done >= done:
-            return
-
-
 @asynccontextmanager
 async def running(
     script: Script | None = None, kind: CacheKind = CacheKind.SLICEABLE, **options: Any
@@ -214,6 +261,8 @@ async def running(
         await bench.ready()
         yield bench
     finally:
+        bench.chunks.free()
+        bench.steps.free()
         await bench.engine.close(grace_seconds=0)
     assert bench.backend.live_rows == 0, "a row was leaked"
     assert all(model.backend.is_closed for model in bench.models)

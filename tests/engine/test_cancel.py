@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from daemon.generation import FinishReason, Generated
+from daemon.generation import FinishReason
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
     Answer,
@@ -12,45 +10,44 @@ from tests.engine.harness import (
     collect,
     every_caching_kind,
     every_kind,
-    reach,
     run,
     running,
     until,
     words,
 )
-from tests.fakes import Script
 
 CHUNK = 100
 
 
-async def cancelled_after(bench: Bench, prompt: list[int], done: int) -> Answer:
-    """Cancel a prompt once `done` of its tokens were read."""
+async def cancelled_in_chunk(bench: Bench, prompt: list[int], chunk: int) -> Answer:
+    """Cancel a prompt in the midst of its n-th chunk."""
+    bench.chunks.allow(chunk - 1)
     generation = bench.submit(prompt)
-    await reach(generation, done)
+    await bench.chunks.standing()
     generation.cancel()
+    bench.chunks.free()
     return await collect(generation)
 
 
 async def cancelled_in_decode(bench: Bench, prompt: list[int], tokens: int) -> list[int]:
-    """Cancel a generation after some tokens; all that it said."""
+    """Cancel a generation in its n-th step; all that it said."""
+    bench.steps.allow(tokens - 1)
     generation = bench.submit(prompt)
-    said: list[int] = []
-    async for event in generation:
-        if isinstance(event, Generated):
-            said += event.tokens
-            if len(said) >= tokens:
-                generation.cancel()
-    return said
+    await bench.steps.standing()
+    generation.cancel()
+    bench.steps.free()
+    answer = await collect(generation)
+    assert answer.reason is FinishReason.CANCELLED
+    return answer.tokens
 
 
 @every_kind
 def test_a_cancel_in_reading_stops_within_a_chunk(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.01), kind, chunk_tokens=CHUNK) as bench:
-            answer = await cancelled_after(bench, words(2001, 1), 1200)
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
+            answer = await cancelled_in_chunk(bench, words(2001, 1), 12)
             assert answer.reason is FinishReason.CANCELLED
-            assert 1200 <= bench.tokens_read <= 1400
-            assert answer.usage.read == bench.tokens_read
+            assert answer.usage.read == bench.tokens_read == 1200
             assert bench.backend.live_rows == 0
             status = bench.engine.status()
             assert not status.running
@@ -63,12 +60,12 @@ def test_a_cancel_in_reading_stops_within_a_chunk(kind: CacheKind) -> None:
 @every_caching_kind
 def test_a_retry_goes_on_from_the_chunks_that_were_read(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.005), kind, chunk_tokens=CHUNK) as bench:
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
             prompt = words(2001, 1)
-            cancelled = await cancelled_after(bench, prompt, 1200)
+            await cancelled_in_chunk(bench, prompt, 12)
             retry = await bench.run(prompt)
-            assert retry.usage.reused == cancelled.usage.read >= 1200
-            assert bench.tokens_read <= 2000 + CHUNK
+            assert retry.usage.reused == 1200
+            assert bench.tokens_read == 2000
             assert retry.tokens == bench.cold(prompt)
 
     run(scenario())
@@ -77,12 +74,12 @@ def test_a_retry_goes_on_from_the_chunks_that_were_read(kind: CacheKind) -> None
 @every_caching_kind
 def test_a_retry_with_one_more_message_goes_on_as_well(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.005), kind, chunk_tokens=CHUNK) as bench:
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
             prompt = words(2001, 1)
-            cancelled = await cancelled_after(bench, prompt, 1200)
+            await cancelled_in_chunk(bench, prompt, 12)
             longer = prompt + words(100, 2)
             retry = await bench.run(longer)
-            assert retry.usage.reused == cancelled.usage.read >= 1200
+            assert retry.usage.reused == 1200
             assert retry.tokens == bench.cold(longer)
 
     run(scenario())
@@ -91,10 +88,10 @@ def test_a_retry_with_one_more_message_goes_on_as_well(kind: CacheKind) -> None:
 @every_caching_kind
 def test_a_prompt_that_is_cancelled_again_and_again_is_read_once(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.005), kind, chunk_tokens=CHUNK) as bench:
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
             prompt = words(2001, 1)
-            for done in (300, 700, 1100, 1500, 1900):
-                await cancelled_after(bench, prompt, done)
+            for _ in range(5):
+                await cancelled_in_chunk(bench, prompt, 3)
             answer = await bench.run(prompt)
             assert answer.tokens == bench.cold(prompt)
             assert bench.tokens_read == 2000
@@ -105,17 +102,16 @@ def test_a_prompt_that_is_cancelled_again_and_again_is_read_once(kind: CacheKind
 @every_caching_kind
 def test_a_cancel_in_decode_keeps_the_prompt_and_what_was_said(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(step_seconds=0.002), kind) as bench:
+        async with running(kind=kind) as bench:
             prompt = words(500, 1)
             said = await cancelled_in_decode(bench, prompt, 12)
-            assert said == bench.cold(prompt)[: len(said)]
-            assert len(said) < 40
+            assert said == bench.cold(prompt)[:12]
             again = await bench.run(prompt)
             assert again.usage.reused >= 499
             assert again.tokens == bench.cold(prompt)
             longer = prompt + said + words(40, 2)
             steered = await bench.run(longer)
-            assert steered.usage.reused >= len(prompt) + len(said) - 16
+            assert steered.usage.reused >= (512 if kind is CacheKind.SLICEABLE else 499)
             assert steered.tokens == bench.cold(longer)
 
     run(scenario())
@@ -143,29 +139,32 @@ def test_a_queued_request_that_is_cancelled_never_starts(kind: CacheKind) -> Non
 
 def test_a_cancel_frees_the_row_for_the_next_in_line() -> None:
     async def scenario() -> None:
-        script = Script(chunk_seconds=0.01)
-        async with running(script, max_concurrent=1, chunk_tokens=CHUNK) as bench:
+        async with running(max_concurrent=1, chunk_tokens=CHUNK) as bench:
+            bench.chunks.allow(2)
             long = bench.submit(words(5001, 1))
-            await reach(long, 200)
-            following = asyncio.ensure_future(bench.run(words(50, 2)))
-            await asyncio.sleep(0)
+            await bench.chunks.standing()
+            following = bench.submit(words(50, 2))
             long.cancel()
-            assert (await following).reason is FinishReason.STOP
-            assert bench.tokens_read < 1000
+            bench.chunks.free()
+            assert (await collect(following)).reason is FinishReason.STOP
+            assert bench.tokens_read == 300 + 49
 
     run(scenario())
 
 
 def test_a_paused_prompt_can_be_cancelled() -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.005), chunk_tokens=CHUNK) as bench:
+        async with running(chunk_tokens=CHUNK) as bench:
+            bench.chunks.allow(2)
             paused = bench.submit(words(5001, 1))
-            await reach(paused, 200)
+            await bench.chunks.standing()
             shorter = bench.submit(words(2001, 2), max_tokens=1)
-            await reach(shorter, 200)
+            bench.chunks.allow(3)
+            await bench.chunks.standing()
             paused.cancel()
-            assert (await collect(paused)).reason is FinishReason.CANCELLED
-            assert not shorter.has_ended
+            bench.chunks.allow(1)
+            assert (await collect(paused)).usage.read == 300
+            bench.chunks.free()
             assert (await collect(shorter)).reason is FinishReason.LENGTH
 
     run(scenario())
@@ -191,12 +190,14 @@ def test_cancelling_twice_or_after_the_end_changes_nothing() -> None:
 @every_caching_kind
 def test_a_cancel_leaves_the_other_rows_alone(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(step_seconds=0.001), kind) as bench:
+        async with running(kind=kind) as bench:
             prompts = [words(100, seed) for seed in range(4)]
+            bench.steps.allow(20)
             generations = [bench.submit(prompt) for prompt in prompts]
-            async for event in generations[2]:
-                if isinstance(event, Generated):
-                    generations[2].cancel()
+            await bench.steps.standing()
+            generations[2].cancel()
+            bench.steps.free()
+            assert (await collect(generations[2])).reason is FinishReason.CANCELLED
             for index in (0, 1, 3):
                 answer = await collect(generations[index])
                 assert answer.tokens == bench.cold(prompts[index])

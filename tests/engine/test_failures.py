@@ -9,19 +9,17 @@ import pytest
 
 from daemon.engine import Engine
 from daemon.errors import GenerationFailed, ModelUnavailable
-from daemon.generation import Failed, FinishReason, Generated
+from daemon.generation import Failed, FinishReason
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.errors import ModelNotFound
 from mlx_backend.interface import LoadedModel
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
     Answer,
-    Bench,
     collect,
     every_caching_kind,
     every_kind,
     expect_unavailable,
-    reach,
     run,
     running,
     until,
@@ -92,12 +90,12 @@ def test_a_failing_step_fails_who_runs_and_the_model_is_loaded_again(
     kind: CacheKind, fault: str
 ) -> None:
     async def scenario() -> None:
-        async with running(Script(step_seconds=0.001, load_seconds=0.1), kind) as bench:
+        async with running(Script(load_seconds=0.2), kind) as bench:
+            bench.steps.allow(10)
             generations = [bench.submit(words(100, seed)) for seed in range(2)]
-            async for event in generations[0]:
-                if isinstance(event, Generated):
-                    setattr(bench.script.faults, fault, 1)
-                    break
+            await bench.steps.standing()
+            setattr(bench.script.faults, fault, 1)
+            bench.steps.free()
             for generation in generations:
                 failure(await collect(generation))
             error = expect_unavailable(bench)
@@ -135,12 +133,11 @@ def test_what_was_stored_outlives_a_failing_step_but_not_an_unknown_failure(
 
 def test_those_who_wait_when_the_model_breaks_are_told_to_come_again() -> None:
     async def scenario() -> None:
-        async with running(Script(step_seconds=0.005), max_concurrent=1) as bench:
-            talker = bench.submit(words(10, 1))
-            waiting = bench.submit(words(10, 2))
-            async for event in talker:
-                if isinstance(event, Generated):
-                    bench.script.faults.steps = 1
+        async with running(max_concurrent=1) as bench:
+            async with bench.held():
+                bench.submit(words(10, 1))
+                waiting = bench.submit(words(10, 2))
+                bench.script.faults.steps = 1
             answer = await collect(waiting)
             assert isinstance(answer.end, Failed)
             assert isinstance(answer.end.error, ModelUnavailable)
@@ -246,13 +243,13 @@ def test_a_capture_that_fails_costs_reuse_and_nothing_else(kind: CacheKind) -> N
 @every_caching_kind
 def test_a_row_that_disagrees_with_its_key_is_never_stored(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(step_seconds=0.002), kind) as bench:
+        async with running(kind=kind) as bench:
             prompt = words(300, 1)
+            bench.steps.allow(5)
             generation = bench.submit(prompt)
-            async for event in generation:
-                if isinstance(event, Generated):
-                    await _lose_a_token(bench)
-                    break
+            await bench.steps.standing()
+            bench.backend.rows[-1].state.pop()
+            bench.steps.free()
             await collect(generation)
             assert bench.engine.status().cache.skipped_captures >= 1
             longer = prompt + bench.cold(prompt) + words(50, 2)
@@ -263,20 +260,15 @@ def test_a_row_that_disagrees_with_its_key_is_never_stored(kind: CacheKind) -> N
     run(scenario())
 
 
-async def _lose_a_token(bench: Bench) -> None:
-    row = bench.backend.rows[-1]
-    async with bench.held():
-        row.state.pop()
-
-
 def test_a_prompt_is_read_on_after_another_failed_between_its_chunks() -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.003), chunk_tokens=100) as bench:
+        async with running(chunk_tokens=100) as bench:
+            bench.chunks.allow(3)
             long = bench.submit(words(2001, 1))
-            await reach(long, 300)
-            async with bench.held():
-                bench.script.faults.reads, bench.script.faults.reads_before = 1, 1
-                short = bench.submit(words(50, 2))
+            await bench.chunks.standing()
+            bench.script.faults.reads, bench.script.faults.reads_before = 1, 1
+            short = bench.submit(words(50, 2))
+            bench.chunks.free()
             failure(await collect(short))
             answer = await collect(long)
             assert answer.tokens == bench.cold(words(2001, 1))

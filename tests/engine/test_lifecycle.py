@@ -9,14 +9,13 @@ import time
 import pytest
 
 from daemon.errors import ContextOverflow, ModelUnavailable, Overloaded
-from daemon.generation import Failed, FinishReason, Generated
+from daemon.generation import Failed, FinishReason
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
     Bench,
     collect,
     every_kind,
     expect_unavailable,
-    reach,
     run,
     running,
     until,
@@ -90,17 +89,17 @@ def test_a_prompt_that_cannot_fit_is_refused_before_any_reading() -> None:
 
 def test_the_status_is_there_at_once_while_a_chunk_takes_long() -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.3), chunk_tokens=100) as bench:
+        async with running(chunk_tokens=100) as bench:
+            bench.chunks.allow(0)
             reading = bench.submit(words(501, 1), session="a")
             await until(lambda: reading.has_started)
             waiting = bench.submit(words(900, 2), session="b")
-            before = time.perf_counter()
-            status = bench.engine.status()
-            assert time.perf_counter() - before < 0.2
+            status = bench.engine.status()  # the thread stands in the first chunk
             assert [(r.phase, r.session) for r in status.running] == [("reading", "a")]
             assert [(r.phase, r.session) for r in status.waiting] == [("waiting", "b")]
             waiting.cancel()
             reading.cancel()
+            bench.chunks.free()
             await collect(reading)
             await collect(waiting)
 
@@ -149,12 +148,14 @@ def test_the_last_fifty_requests_are_remembered() -> None:
 
 def test_closing_lets_what_runs_end_within_the_grace() -> None:
     async def scenario() -> None:
-        async with running(Script(step_seconds=0.003)) as bench:
+        async with running() as bench:
+            bench.steps.allow(5)
             generation = bench.submit(words(50, 1))
-            await until(lambda: generation.has_started)
+            await bench.steps.standing()
             closing = asyncio.ensure_future(bench.engine.close(grace_seconds=10))
             await asyncio.sleep(0)
             expect_unavailable(bench)
+            bench.steps.free()
             assert (await collect(generation)).tokens == bench.cold(words(50, 1))
             await closing
             assert bench.backend.is_closed
@@ -165,16 +166,16 @@ def test_closing_lets_what_runs_end_within_the_grace() -> None:
 @every_kind
 def test_what_is_not_done_after_the_grace_is_told_so(kind: CacheKind) -> None:
     async def scenario() -> None:
-        script = Script(step_seconds=0.005, chunk_seconds=0.005)
-        async with running(script, kind, chunk_tokens=50, max_concurrent=2) as bench:
+        async with running(kind=kind, chunk_tokens=40, max_concurrent=2) as bench:
+            bench.chunks.allow(3)
             talking = bench.submit(words(20, 1))
-            async for event in talking:
-                if isinstance(event, Generated):
-                    break
             reading = bench.submit(words(5001, 2))
-            await reach(reading, 100)
+            await bench.chunks.standing()
             waiting = bench.submit(words(5001, 3))
-            await bench.engine.close(grace_seconds=0.02)
+            closing = asyncio.ensure_future(bench.engine.close(grace_seconds=0))
+            await asyncio.sleep(0.05)
+            bench.chunks.free()
+            await closing
             for generation in (talking, reading, waiting):
                 answer = await collect(generation)
                 assert isinstance(answer.end, Failed)
@@ -190,12 +191,16 @@ def test_what_is_not_done_after_the_grace_is_told_so(kind: CacheKind) -> None:
 
 def test_closing_keeps_what_was_read() -> None:
     async def scenario() -> None:
-        script = Script(chunk_seconds=0.005)
-        async with running(script, chunk_tokens=50) as bench:
+        async with running(chunk_tokens=50) as bench:
+            bench.chunks.allow(9)
             reading = bench.submit(words(5001, 2))
-            await reach(reading, 500)
-            await bench.engine.close(grace_seconds=0)
-            assert bench.caches[0].status().tokens >= 500
+            await bench.chunks.standing()
+            closing = asyncio.ensure_future(bench.engine.close(grace_seconds=0))
+            await asyncio.sleep(0.05)
+            bench.chunks.free()
+            await closing
+            assert isinstance((await collect(reading)).end, Failed)
+            assert bench.caches[0].status().tokens == 500
 
     run(scenario())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.engine.harness import Bench, collect, reach, run, running, until, words
+from tests.engine.harness import Bench, collect, run, running, until, words
 from tests.fakes import Script, fixed_reply
 
 
@@ -48,14 +48,15 @@ def test_of_equal_prompts_the_one_that_came_first_is_read_first() -> None:
 
 def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.002), chunk_tokens=100) as bench:
-            long = bench.submit(words(20_000, 1))
-            await reach(long, 300)
-            short = await bench.run(words(200, 2), max_tokens=3)
-            assert short.tokens == bench.cold(words(200, 2), 3)
-            assert bench.tokens_read < 10_000
-            long.cancel()
-            await collect(long)
+        async with running(chunk_tokens=100) as bench:
+            bench.chunks.allow(3)
+            long = bench.submit(words(20_000, 1), max_tokens=3)
+            await bench.chunks.standing()
+            short = bench.submit(words(200, 2), max_tokens=1)
+            bench.chunks.allow(3)  # the one under way, and two for the short prompt
+            assert (await collect(short)).tokens == bench.cold(words(200, 2), 1)
+            bench.chunks.free()
+            assert (await collect(long)).tokens == bench.cold(words(20_000, 1), 3)
 
     run(scenario())
 
@@ -113,16 +114,13 @@ def test_rows_are_limited_and_all_decode_together() -> None:
 
 def test_a_stream_goes_on_while_a_long_prompt_is_read() -> None:
     async def scenario() -> None:
-        endless = Script(reply=fixed_reply(range(200)), chunk_seconds=0.002)
+        endless = Script(reply=fixed_reply(range(200)))
         async with running(endless, chunk_tokens=100) as bench:
-            talker = bench.submit([1, 2], max_tokens=150)
-            reader = bench.submit(words(2001, 1), max_tokens=1)
-            await asyncio.gather(collect(talker), collect(reader))
-            steps_while_reading = 0
+            await bench.together([[1, 2], words(2001, 1)], max_tokens=150)
             names = [call[0] for call in bench.log]
             last_read = len(names) - names[::-1].index("read")
-            steps_while_reading = names[:last_read].count("step")
-            assert steps_while_reading >= names.count("read") - 2
+            assert names.count("read") > 20
+            assert names[:last_read].count("step") >= names.count("read") - 2
 
     run(scenario())
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from daemon.generation import FinishReason
 from mlx_backend.messages import CacheKind
-from tests.engine.harness import collect, every_caching_kind, reach, run, running, words
-from tests.fakes import Script
+from tests.engine.harness import collect, every_caching_kind, run, running, words
 
 CHUNK = 256
 
@@ -30,19 +27,23 @@ def test_four_at_once_read_their_common_head_once(kind: CacheKind) -> None:
 @every_caching_kind
 def test_followers_go_on_from_the_chunks_of_a_leader_that_left(kind: CacheKind) -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.003), kind, chunk_tokens=CHUNK) as bench:
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
             head = words(4000, 5)
+            bench.chunks.allow(2)
             leader = bench.submit(head + words(50, 0))
-            await reach(leader, 500)
+            await bench.chunks.standing()
             prompts = [head + words(50, n) for n in range(1, 4)]
-            followers = [asyncio.ensure_future(bench.run(prompt)) for prompt in prompts]
-            await reach(leader, 2000)
+            followers = [bench.submit(prompt) for prompt in prompts]
+            bench.chunks.allow(6)
+            await bench.chunks.standing()
             leader.cancel()
-            assert (await collect(leader)).reason is FinishReason.CANCELLED
-            for prompt, answer in zip(prompts, await asyncio.gather(*followers), strict=True):
+            bench.chunks.free()
+            assert (await collect(leader)).usage.read == 9 * CHUNK
+            for prompt, follower in zip(prompts, followers, strict=True):
+                answer = await collect(follower)
                 assert answer.tokens == bench.cold(prompt)
-                assert answer.usage.reused >= 2000
-            assert bench.tokens_read <= 4000 + 4 * 50 + CHUNK
+                assert answer.usage.reused >= 9 * CHUNK
+            assert bench.tokens_read <= 4000 + 3 * 50
 
     run(scenario())
 
@@ -52,12 +53,15 @@ def test_a_follower_that_comes_while_the_leader_is_being_read_waits_for_the_fork
     kind: CacheKind,
 ) -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.003), kind, chunk_tokens=CHUNK) as bench:
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
             head = words(3000, 5)
+            bench.chunks.allow(4)
             leader = bench.submit(head + words(2000, 1))
-            await reach(leader, 1000)
+            await bench.chunks.standing()
             prompt = head + words(60, 2)
-            follower = await bench.run(prompt)
+            generation = bench.submit(prompt)
+            bench.chunks.free()
+            follower = await collect(generation)
             assert follower.usage.reused == 3000
             assert follower.tokens == bench.cold(prompt)
             assert (await collect(leader)).reason is FinishReason.STOP
@@ -68,15 +72,16 @@ def test_a_follower_that_comes_while_the_leader_is_being_read_waits_for_the_fork
 
 def test_where_state_can_be_cut_a_follower_is_served_from_behind_the_leader() -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.003), chunk_tokens=CHUNK) as bench:
+        async with running(chunk_tokens=CHUNK) as bench:
             head = words(1000, 5)
+            bench.chunks.allow(8)
             leader = bench.submit(head + words(4000, 1))
-            await reach(leader, 2000)
-            prompt = head + words(60, 2)
-            follower = await bench.run(prompt, max_tokens=1)
-            assert follower.usage.reused == 1000
-            assert bench.tokens_read < 4500, "it did not wait for the leader to end"
-            await collect(leader)
+            await bench.chunks.standing()
+            follower = bench.submit(head + words(60, 2), max_tokens=1)
+            bench.chunks.allow(2)  # the leader's that is under way, and all of the follower's
+            assert (await collect(follower)).usage.reused == 1000
+            bench.chunks.free()
+            assert (await collect(leader)).tokens == bench.cold(head + words(4000, 1))
 
     run(scenario())
 
@@ -84,14 +89,16 @@ def test_where_state_can_be_cut_a_follower_is_served_from_behind_the_leader() ->
 def test_where_it_cannot_nobody_waits_for_a_fork_that_was_passed() -> None:
     async def scenario() -> None:
         kind = CacheKind.CHECKPOINTED
-        async with running(Script(chunk_seconds=0.003), kind, chunk_tokens=CHUNK) as bench:
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
             head = words(1000, 5)
+            bench.chunks.allow(8)
             leader = bench.submit(head + words(4000, 1))
-            await reach(leader, 2000)
-            follower = await bench.run(head + words(60, 2), max_tokens=1)
-            assert follower.usage.reused == 0
-            assert bench.tokens_read < 4900
-            await collect(leader)
+            await bench.chunks.standing()
+            follower = bench.submit(head + words(60, 2), max_tokens=1)
+            bench.chunks.allow(6)  # the leader's that is under way, and all of the follower's
+            assert (await collect(follower)).usage.reused == 0
+            bench.chunks.free()
+            assert (await collect(leader)).tokens == bench.cold(head + words(4000, 1))
 
     run(scenario())
 
@@ -124,18 +131,19 @@ def test_branches_of_branches_are_shared_too(kind: CacheKind) -> None:
 
 def test_a_leader_takes_the_best_rank_of_those_who_wait_for_it() -> None:
     async def scenario() -> None:
-        async with running(Script(chunk_seconds=0.003), chunk_tokens=CHUNK) as bench:
+        async with running(chunk_tokens=CHUNK) as bench:
             head = words(2000, 5)
+            bench.chunks.allow(2)
             leader = bench.submit(head + words(6000, 1), max_tokens=1)
-            await reach(leader, 500)
-            async with bench.held():
-                follower = bench.submit(head + words(20, 2), max_tokens=1)
-                other = bench.submit(words(3000, 3), max_tokens=1)
-            await collect(follower)
-            assert not other.has_ended
-            for generation in (leader, other):
-                generation.cancel()
-                await collect(generation)
+            await bench.chunks.standing()
+            follower = bench.submit(head + words(20, 2), max_tokens=1)
+            other = bench.submit(words(3000, 3), max_tokens=1)
+            bench.chunks.free()
+            await collect(leader)
+            await collect(other)
+            started = [call[1] for call in bench.calls("start_decoding")]
+            assert started == [2020, 3000, 8000]
+            assert (await collect(follower)).usage.reused == 2000
 
     run(scenario())
 
