@@ -16,6 +16,7 @@ from typing import Any
 # Unicode noncharacters. A content's own U+FDD0 is written as _LITERAL for the way through.
 _ESCAPE = "\ufdd0"
 _LITERAL = _ESCAPE + "\ufdd1"
+_ASCII_ESCAPE, _ASCII_LITERAL, _ASCII_BREAK = r"\ufdd0", r"\ufdd0\ufdd1", r"\ufdd0\ufdd2"
 BREAK = _ESCAPE + "\ufdd2"
 
 _MARK_LIKE = re.compile(r"<\|.*\|>|[<\[]/?\|?(?:think|tool|reason|function)\w*\|?[>\]]", re.I)
@@ -84,6 +85,11 @@ class ControlTokens:
         """The token of a cut, None for BREAK."""
         found = self._ids.get(cut)
         return self._ids.get(cut.strip()) if found is None else found
+
+
+def unescape_json(text: str) -> str:
+    """Breaks as they were before JSON was written with all but ASCII escaped."""
+    return text.replace(_ASCII_BREAK, BREAK).replace(_ASCII_LITERAL, _ASCII_ESCAPE)
 
 
 def _any_of(patterns: Iterable[str]) -> str:

@@ -45,7 +45,9 @@ class Conversations:
         read = self._with_head(read, tools)
         read = _results_beside_calls(read)
         read = [self._carried(message, is_first=i == 0) for i, message in enumerate(read)]
-        return read if self._traits.takes_repeated_roles else _merged(read)
+        if not self._traits.takes_repeated_roles:
+            read = _merged(read)
+        return read if self._traits.takes_user_after_tool else _with_empty_answers(read)
 
     def _read(self, message: Mapping[str, Any], field: str) -> Message:
         role = _ROLES.get(str(message.get("role")))
@@ -200,6 +202,16 @@ def _results_beside_calls(messages: list[Message]) -> list[Message]:
             placed += waiting
             waiting = []
     return placed + waiting
+
+
+def _with_empty_answers(messages: Sequence[Message]) -> list[Message]:
+    """An empty answer between a tool's result and a user message that follows it."""
+    answered: list[Message] = []
+    for message in messages:
+        if answered and message["role"] == "user" and answered[-1]["role"] == "tool":
+            answered.append({"role": "assistant", "content": ""})
+        answered.append(message)
+    return answered
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:

@@ -120,8 +120,8 @@ class MarkFinder:
             likewise = Rendering(tools, rendering.options, rendering.now, rendering.key)
             joints = self._compare(short, likewise)
             self._joints.put(key, joints)
-        count = len(joints.tail_ids)
-        if joints.unstable <= joints.tail and tuple(ids[-count:].tolist()) == joints.tail_ids:
+        last_ids = tuple(ids[len(ids) - joints.tail :].tolist())
+        if joints.unstable <= joints.tail and last_ids == joints.tail_ids:
             return joints
         return self._compare(messages, rendering)
 
@@ -137,7 +137,7 @@ class MarkFinder:
             self._common(prompt, [*messages, *more], rendering)
             for more in (_REPLY_AND_USER, _CALL_AND_RESULT)
         )
-        in_loop = messages[-1]["role"] == "tool"
+        in_loop = any("tool_calls" in message for message in _unanswered(messages))
         ways = [by_tool] if in_loop and by_tool is not None else [by_user, by_tool]
         stable = min((way for way in ways if way is not None), default=len(prompt) - tail)
         turns_back = in_loop and by_user is not None and by_user < len(prompt) - tail
@@ -160,9 +160,10 @@ class MarkFinder:
     ) -> int:
         """Where the prompt after the next user message leaves this one: the same all through a
         tool loop, so it is found once."""
-        start = _last_user(messages) + 1
-        thinking = next((i for i in range(start, len(messages)) if _thinks(messages[i])), start)
-        key = (rendering.key, thinking, _signature(messages[:start]))
+        user = _last_user(messages)
+        first = len(messages) - len(_unanswered(messages))
+        thought = next((i for i in range(first, len(messages)) if _thinks(messages[i])), user)
+        key = (rendering.key, user, thought, _signature(messages[: max(user, thought) + 1]))
         point = self._turns.get(key)
         if point is None:
             found = self._common(ids, [*messages, *_REPLY_AND_USER], rendering)
@@ -188,21 +189,31 @@ _CALL_AND_RESULT: tuple[Message, ...] = (
 
 def _short_form(messages: Sequence[Message]) -> list[Message]:
     """A conversation of a few words that opens and ends as `messages` do."""
+    roles = [message["role"] for message in messages]
     short: list[Message] = []
-    if messages[0]["role"] == "system":
+    if roles[0] == "system":
         short.append({"role": "system", "content": "Hello"})
-    last = messages[-1]["role"]
-    if len(messages) > 1 or last != "system":
+    if len(roles) > 1 or roles[-1] != "system":
         short.append({"role": "user", "content": "Hello"})
-    if last == "tool":
+    loop = [message for message in _unanswered(messages) if "tool_calls" in message]
+    if loop:
         call, result = _CALL_AND_RESULT
-        loop = messages[_last_user(messages) + 1 :]
-        thinking = next((message for message in loop if _thinks(message)), {})
-        fields = {name: "Hello" for name in thinking if name in _REASONING}
+        thought = next((message for message in loop if _thinks(message)), {})
+        fields = {name: "Hello" for name in thought if name in _REASONING}
         short += [{**call, **fields}, result]
-    elif last != "user" and len(messages) > 1:
-        short.append({"role": last, "content": "Hello"})
+    if len(roles) > 1 and roles[-1] not in (("tool",) if loop else ("user", "tool")):
+        short.append({"role": roles[-1], "content": "Hello"})
     return short
+
+
+def _unanswered(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages behind the last answer, leaving a last message out of account."""
+    answers = (
+        i
+        for i in range(len(messages) - 2, -1, -1)
+        if messages[i]["role"] == "assistant" and "tool_calls" not in messages[i]
+    )
+    return messages[next(answers, -1) + 1 :]
 
 
 _REASONING = frozenset({"reasoning_content", "thinking", "reasoning"})

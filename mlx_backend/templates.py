@@ -19,10 +19,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from mlx_backend.control import BREAK
+from mlx_backend.control import unescape_json
 from mlx_backend.errors import ModelDamaged, PromptRejected
 
-_ESCAPED_BREAK = BREAK.encode("ascii", "backslashreplace").decode("ascii")
 _RESERVED_OPTIONS = ("messages", "tools", "documents", "add_generation_prompt", "strftime_now")
 
 
@@ -149,7 +148,7 @@ def _to_json(
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-    return text.replace(_ESCAPED_BREAK, BREAK) if ensure_ascii else text
+    return unescape_json(text) if ensure_ascii else text
 
 
 def _raise_exception(message: str) -> None:

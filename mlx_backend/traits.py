@@ -42,6 +42,7 @@ class TemplateTraits:
     takes_late_system: bool = True
     takes_repeated_roles: bool = True
     takes_tool_role: bool = True
+    takes_user_after_tool: bool = True
     shows_tool_calls: bool = True
     shows_tools: bool = True
     takes_argument_mapping: bool = True
@@ -67,6 +68,7 @@ def find_traits(template: Template) -> TemplateTraits:
         and trial.shows([user, _say("system", "sys"), reply], "uno", "sys", "due"),
         takes_repeated_roles=trial.shows([user, _say("user", "bis"), reply], "uno", "bis", "due"),
         takes_tool_role=shows_calls or trial.shows([user, reply, _result(), reply], "risultato"),
+        takes_user_after_tool=not shows_calls or trial.takes_user_after_tool(wants_short),
         shows_tool_calls=shows_calls,
         shows_tools=trial.shows([user], "attrezzo", tools=[_TOOL]),
         takes_argument_mapping="mapping" in forms or not shows_calls,
@@ -122,6 +124,13 @@ class _Trial:
             if forms:
                 return call_id == _SHORT_ID, forms
         return False, frozenset()
+
+    def takes_user_after_tool(self, wants_short: bool) -> bool:
+        for arguments in ({"chiave": "valore"}, "chiave valore"):
+            loop = _call_and_result(_SHORT_ID if wants_short else _LONG_ID, arguments)[:-1]
+            if self.shows([*loop, _say("user", "poi")], "risultato", "poi"):
+                return True
+        return False
 
     def tail_opens(self, user: Message, tags: tuple[str, str]) -> bool:
         rendered = self.render([user], generation=True) or ""
