@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 TOTAL_LIMIT = 1.01
@@ -61,6 +62,11 @@ class ScenarioResult:
         if self.counted_read is not None:
             return self.counted_read
         return sum(request.read or 0 for request in self.requests)
+
+    @property
+    def is_read_at_least(self) -> bool:
+        """Whether `read` may be short of what cancelled requests went on to read."""
+        return self.counted_read is None and any(r.reused is None for r in self.requests)
 
     @property
     def read_per_floor(self) -> float:
@@ -126,6 +132,7 @@ def _server_json(result: ServerResult) -> dict[str, Any]:
         | {
             "prompt": scenario.prompt,
             "read": scenario.read,
+            "is_read_at_least": scenario.is_read_at_least,
             "floor": scenario.floor,
             "read_per_floor": round(scenario.read_per_floor, 4),
             "first_token_seconds": round(scenario.first_token_seconds, 4),
@@ -146,28 +153,39 @@ def _server_json(result: ServerResult) -> dict[str, Any]:
 
 
 def _table(results: Sequence[ServerResult]) -> Table:
+    """A line per scenario; with several servers, a line of each below its name."""
     first = results[0]
-    table = Table(title=f"{first.model} ({first.cache_kind})", title_justify="left")
-    table.add_column("scenario")
-    table.add_column("server")
-    for name in ("prompt", "read", "floor", "read/floor", "first token", "seconds", "kept B/token"):
+    title = f"{first.model} ({first.cache_kind}): {', '.join(r.server for r in results)}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("scenario", no_wrap=True)
+    for name in ("prompt", "read", "floor", "read/floor", "first token", "seconds", "kept"):
         table.add_column(name, justify="right")
-    for lines in zip(*(result.scenarios for result in results), strict=True):
-        for result, scenario in zip(results, lines, strict=True):
-            name = scenario.name if result is first else ""
-            table.add_row(name, result.server, *_cells(result, scenario))
+    for scenarios in zip(*(result.scenarios for result in results), strict=True):
+        lines = [_cells(r, s) for r, s in zip(results, scenarios, strict=True)]
+        _add(table, scenarios[0].name, results, lines)
     table.add_section()
-    for result in results:
-        table.add_row("all" if result is first else "", result.server, *_total_cells(result))
+    _add(table, "all", results, [_total_cells(result) for result in results])
     return table
 
 
+def _add(
+    table: Table, name: str, results: Sequence[ServerResult], lines: Sequence[Sequence[str]]
+) -> None:
+    if len(results) == 1:
+        table.add_row(name, *lines[0])
+        return
+    table.add_row(name)
+    for result, line in zip(results, lines, strict=True):
+        table.add_row(f"  {result.server}", *line)
+
+
 def _cells(result: ServerResult, scenario: ScenarioResult) -> list[str]:
+    sign = "≥ " if scenario.is_read_at_least else ""
     return [
         f"{scenario.prompt:,}",
-        f"{scenario.read:,}",
+        f"{sign}{scenario.read:,}",
         f"{scenario.floor:,}",
-        _ratio(scenario.read_per_floor, SCENARIO_LIMIT),
+        sign + _ratio(scenario.read_per_floor, SCENARIO_LIMIT),
         f"{scenario.first_token_seconds * 1000:,.0f} ms",
         f"{scenario.seconds:.1f}",
         _kept(result, scenario),
@@ -177,8 +195,10 @@ def _cells(result: ServerResult, scenario: ScenarioResult) -> list[str]:
 def _total_cells(result: ServerResult) -> list[str]:
     prompt = sum(scenario.prompt for scenario in result.scenarios)
     seconds = sum(scenario.seconds for scenario in result.scenarios)
-    ratio = _ratio(result.read_per_floor, TOTAL_LIMIT)
-    return [f"{prompt:,}", f"{result.read:,}", f"{result.floor:,}", ratio, "", f"{seconds:.1f}", ""]
+    sign = "≥ " if any(scenario.is_read_at_least for scenario in result.scenarios) else ""
+    ratio = sign + _ratio(result.read_per_floor, TOTAL_LIMIT)
+    read, floor = f"{sign}{result.read:,}", f"{result.floor:,}"
+    return [f"{prompt:,}", read, floor, ratio, "", f"{seconds:.1f}", ""]
 
 
 def _ratio(value: float, limit: float) -> str:
@@ -186,8 +206,8 @@ def _ratio(value: float, limit: float) -> str:
 
 
 def _kept(result: ServerResult, scenario: ScenarioResult) -> str:
+    """Times the KV of the distinct tokens where that is all there is, else bytes per token."""
+    if (ratio := result.retained_ratio(scenario)) is not None:
+        return f"{ratio:.2f}×"
     per_token = scenario.retained_per_token
-    if per_token is None:
-        return ""
-    ratio = result.retained_ratio(scenario)
-    return f"{per_token:,.0f}" + (f" ({ratio:.2f}×)" if ratio is not None else "")
+    return "" if per_token is None else f"{per_token:,.0f} B"

@@ -226,18 +226,18 @@ def _memory(author: Author) -> Iterator[Wave]:
 
 
 SCENARIOS: dict[str, Callable[[Author], Iterator[Wave]]] = {
-    "retry after cancel in decode": _retry_in_decode,
-    "retry after cancel at 60 % of a read": _retry_in_read,
+    "cancel in decode": _retry_in_decode,
+    "cancel at 60 % of a read": _retry_in_read,
     "tool loop of 10": _tool_loop,
-    "four sub-agents in turn": _sub_agents_in_turn,
-    "four sub-agents at once, cold": _sub_agents_at_once,
+    "4 sub-agents in turn": _sub_agents_in_turn,
+    "4 sub-agents at once, cold": _sub_agents_at_once,
     "fork in the middle": _fork,
     "regenerate, undo, edit": _regenerate_undo_edit,
     "ring of 14 sessions": _ring,
-    "12 side calls between turns": _side_calls,
-    "compaction": _compaction,
-    "tools in front, results at the end": _tools_in_front,
+    "12 side calls": _side_calls,
+    "compaction in the middle": _compaction,
+    "tools in front": _tools_in_front,
     "earlier thinking dropped": _thinking_dropped,
-    "sub-agents with their own system": _own_system_text,
+    "own system, same tools": _own_system_text,
     "memory: 20 on one head": _memory,
 }

@@ -112,9 +112,7 @@ def test_where_the_state_cannot_be_cut_the_floor_is_higher() -> None:
 
 
 def test_a_cancelled_request_counts_with_what_the_server_says_of_it() -> None:
-    cut, again, *_ = played(
-        CannedServer(tells=True), TRAFFIC["retry after cancel in decode"]
-    ).requests
+    cut, again, *_ = played(CannedServer(tells=True), TRAFFIC["cancel in decode"]).requests
     assert cut.is_cancelled
     assert (cut.reused, cut.read) == (0, cut.prompt)
     assert (again.floor, again.read) == (1, 1)
@@ -129,7 +127,7 @@ def test_a_server_that_tells_its_counters_is_believed() -> None:
 
 
 def test_nothing_is_made_up_where_a_server_is_silent() -> None:
-    result = played(CannedServer(), TRAFFIC["retry after cancel in decode"])
+    result = played(CannedServer(), TRAFFIC["cancel in decode"])
     assert result.retained is None
     assert result.counted_read is None
     assert result.requests[0].reused is None

@@ -49,18 +49,30 @@ def test_it_is_json() -> None:
     assert server["scenarios"][0]["requests"][1]["read"] == 60
 
 
-def test_the_table_sets_the_servers_side_by_side() -> None:
-    (table,) = BenchReport((MLXD, PEER)).tables()
-    console = Console(file=io.StringIO(), width=160)
-    console.print(table)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    lines = [line for line in text.splitlines() if "mlx" in line]
-    assert [("mlxd" in line, "mlx-lm" in line) for line in lines] == [
-        (True, False),
-        (False, True),
-    ] * 3
-    assert "1.067" in lines[0]
-    assert "11 (1.10×)" in lines[0]
+def shown(*results: ServerResult) -> list[str]:
+    """The lines of the table, as a terminal of 80 columns has them."""
+    (table,) = BenchReport(results).tables()
+    output = io.StringIO()
+    Console(file=output, width=80).print(table)
+    return [line.rstrip() for line in output.getvalue().splitlines()]
+
+
+def test_the_table_has_a_line_for_each_scenario() -> None:
+    (loop,) = [line for line in shown(MLXD) if line.lstrip().startswith("loop")]
+    assert loop.split() == ["loop", "250", "160", "150", "1.067", "100", "ms", "2.0", "1.10×"]
+
+
+def test_several_servers_stand_below_the_scenario() -> None:
+    lines = [line.split()[0] for line in shown(MLXD, PEER) if line][3:]
+    servers = ["mlxd", "mlx-lm"]
+    assert lines == ["loop", *servers, "retry", *servers, "all", *servers]
+
+
+def test_a_read_that_a_server_does_not_tell_to_the_end_is_a_lower_bound() -> None:
+    assert RETRY.is_read_at_least
+    assert not LOOP.is_read_at_least
+    (retry,) = [line for line in shown(MLXD) if line.lstrip().startswith("retry")]
+    assert retry.split()[2:7] == ["≥", "1", "81", "≥", "0.012"]
 
 
 def test_each_model_has_a_table() -> None:

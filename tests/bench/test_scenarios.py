@@ -63,7 +63,7 @@ def test_the_named_scenarios_are_all_there() -> None:
 def test_scenarios_are_chosen_by_a_word_of_their_name() -> None:
     assert [s.name for s in chosen(ALL, ["ring", "compaction"])] == [
         "ring of 14 sessions",
-        "compaction",
+        "compaction in the middle",
     ]
     assert chosen(ALL, []) == ALL
     with pytest.raises(BenchFailed, match="compaction"):
