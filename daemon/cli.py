@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -47,7 +48,7 @@ class ExitCode(IntEnum):
     STOPPED = 3
     STARTING = 4
     DEGRADED = 5
-    CONFIGURATION = 78
+    CONFIGURATION = os.EX_CONFIG
 
 
 def main() -> None:

@@ -148,7 +148,8 @@ def demo_turn(turn: Turn) -> RenderableType:
     first_token = "-" if turn.is_cancelled else duration(turn.first_token_seconds)
     numbers = (turn.prompt, turn.reused, turn.read)
     line = Text(_demo_columns(turn.name, *map(count, numbers), first_token))
-    answer = " ".join(turn.answer.split())
+    printable = "".join(c if c.isprintable() else " " for c in turn.answer)
+    answer = " ".join(printable.split())
     if not answer:
         return line
     excerpt = Text(f"    “{answer}”", "dim", no_wrap=True, overflow="ellipsis")

@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import os
+import re
+import subprocess
 import sys
+import time
 from importlib.resources import files
 
 import httpx2
@@ -150,6 +154,31 @@ def test_the_daemon_of_the_demo_is_stopped_when_the_demo_ends(tmp_path):
 
     asyncio.run(asyncio.wait_for(run(), BOUND_SECONDS))
     assert processes
+
+
+def test_a_demo_that_is_terminated_leaves_no_daemon_behind(tmp_path):
+    from mlx_backend.tiny_models import write_folder
+
+    model = write_folder("tiny-full", tmp_path / "model")
+    command = [sys.executable, "-m", "daemon.cli", "demo", "--model", str(model)]
+    folders = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=os.environ | folders, stdout=subprocess.DEVNULL) as demo:
+        port = wait_for_port(tmp_path)
+        demo.terminate()
+        assert demo.wait(BOUND_SECONDS) == 130
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"http://127.0.0.1:{port}/health", trust_env=False)
+
+
+def wait_for_port(folder):
+    """The port of the demo's daemon, once it listens."""
+    deadline = time.monotonic() + BOUND_SECONDS
+    while time.monotonic() < deadline:
+        logs = "".join(log.read_text() for log in folder.rglob("demo.log"))
+        if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", logs):
+            return int(found[1])
+        time.sleep(0.05)
+    raise AssertionError("the demo's daemon does not listen")
 
 
 def test_the_daemon_of_the_demo_is_mlxd_serve():

@@ -184,6 +184,11 @@ def test_the_demo_shows_each_request_with_its_answer_on_one_line():
     assert len(shown(views.demo_turn(turn(answer="word " * 60))).splitlines()) == 2
 
 
+def test_an_answer_cannot_write_to_the_terminal():
+    assert "\x1b" not in shown(views.demo_turn(turn(answer="\x1b[2Jgone \x07 [red]plain[/]")))
+    assert "[red]plain[/]" in shown(views.demo_turn(turn(answer="[red]plain[/]")))
+
+
 def test_the_demo_sets_what_was_read_beside_what_everything_would_have_cost():
     text = shown(views.demo_summary(DAY))
     assert "8,100    4,700    2,600" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from asyncio.subprocess import Process
@@ -60,7 +61,7 @@ async def _wait_until_ready(process: Process, base_url: str, log: Path) -> None:
         ):
             while not await _is_ready(http):
                 if process.returncode is not None:
-                    raise DemoFailed(f"The daemon ended with {process.returncode}.{_tail(log)}")
+                    raise DemoFailed(_last_words(process.returncode, log))
                 await asyncio.sleep(LOOK_SECONDS)
     except TimeoutError:
         raise DemoFailed(f"The daemon was not ready in {LOAD_SECONDS:.0f} s.{_tail(log)}") from None
@@ -92,6 +93,16 @@ async def _stop(process: Process) -> None:
         await process.wait()
 
 
+def _last_words(code: int, log: Path) -> str:
+    """Why the daemon ended: one sentence of its own for a wrong setting, else a piece of log."""
+    if code == os.EX_CONFIG:
+        return _lines(log)[-1]
+    return f"The daemon ended with {code}.{_tail(log)}"
+
+
 def _tail(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
-    return "".join(f"\n    {line}" for line in lines)
+    return "".join(f"\n    {line}" for line in _lines(log)[-TAIL_LINES:])
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").splitlines() or [""]

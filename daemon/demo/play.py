@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,12 @@ OnTurn = Callable[[Turn], None]
 
 
 async def run(model: str, log: Path, on_turn: OnTurn) -> DemoReport:
-    """Start a daemon with `model`, play the day, stop the daemon. Raises DemoFailed."""
+    """Start a daemon with `model`, play the day, stop the daemon. Raises DemoFailed.
+
+    SIGTERM is taken for Ctrl-C, so that the daemon is not left behind.
+    """
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     port = free_port()
     async with running_daemon(serve_command(model, port), port, log) as base_url:
         return await play(base_url, on_turn)
