@@ -122,7 +122,7 @@ def serve(resolved: Resolved) -> None:
     from daemon.serve import serve as run_daemon
 
     logs.start_logging(resolved.settings.log_level, paths.daemon_log())
-    logging.getLogger(__name__).info("settings: %s", resolved.chosen())
+    logging.getLogger("daemon.cli").info("settings: %s", resolved.chosen())
     raise typer.Exit(run_daemon(resolved.settings))
 
 
