@@ -113,6 +113,17 @@ def test_what_goes_wrong_is_told_in_the_daemons_words(response, words):
         asyncio.run(answering(response).ask("open", day.opening()))
 
 
+def test_a_daemon_that_goes_away_ends_the_demo_with_a_sentence():
+    with running() as daemon:
+
+        def on_turn(turn):
+            daemon.process.kill()
+            daemon.process.wait(BOUND_SECONDS)
+
+        with pytest.raises(DemoFailed, match="broke off"):
+            asyncio.run(asyncio.wait_for(play(daemon.base_url, on_turn), BOUND_SECONDS))
+
+
 def run_child(code, tmp_path):
     async def run():
         command = [sys.executable, "-c", code]

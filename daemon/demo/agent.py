@@ -121,9 +121,12 @@ class Agent:
 
     async def _left(self, name: str, seconds: float) -> Turn:
         """The turn that was left, as the daemon tells it once it has noticed."""
-        async with asyncio.timeout(SETTLE_SECONDS):
-            while not (gone := await self._requests("recent", phase="cancelled")):
-                await asyncio.sleep(LOOK_SECONDS)
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while not (gone := await self._requests("recent", phase="cancelled")):
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            raise DemoFailed("The daemon did not notice that its client left.") from None
         last = gone[-1]
         counts = {each: last[each] for each in ("prompt", "reused", "read", "generated")}
         return Turn(

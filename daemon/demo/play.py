@@ -15,7 +15,7 @@ from daemon.demo import day
 from daemon.demo.agent import Agent
 from daemon.demo.child import free_port, running_daemon, serve_command
 from daemon.demo.day import History
-from daemon.demo.report import DemoReport, Turn
+from daemon.demo.report import DemoFailed, DemoReport, Turn
 
 PATIENCE_SECONDS = 300.0
 CANCELLED_AT = 0.3  # of what must be read; the chunk that runs by then is read to its end
@@ -40,9 +40,12 @@ async def play(base_url: str, on_turn: OnTurn) -> DemoReport:
     started = time.perf_counter()
     timeout = httpx2.Timeout(PATIENCE_SECONDS)
     async with httpx2.AsyncClient(base_url=base_url, timeout=timeout, trust_env=False) as http:
-        name = (await http.get("/v1/models")).json()["data"][0]["id"]
-        stage = _Stage(http, name, on_turn)
-        await _play(stage)
+        try:
+            name = (await http.get("/v1/models")).json()["data"][0]["id"]
+            stage = _Stage(http, name, on_turn)
+            await _play(stage)
+        except httpx2.HTTPError as error:
+            raise DemoFailed(f"The daemon broke off: {error or type(error).__name__}") from error
     return DemoReport(name, tuple(stage.turns), time.perf_counter() - started)
 
 
