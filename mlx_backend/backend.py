@@ -90,12 +90,16 @@ class MlxBackend:
         trim_pool()
 
     def close(self) -> None:
-        """Without the last two calls the process aborts at exit about every second time."""
+        """Without clearing the streams the process aborts at exit about every second time.
+
+        The thread gets a new default stream, so that a model can be loaded on it again.
+        """
         self._enter()
         self._decoder.clear()
         self._model = None
         mx.synchronize()
         mx.clear_streams()
+        mx.set_default_stream(mx.new_stream(mx.default_device()))
 
     def _enter(self) -> None:
         assert _default_stream() == self._stream, "array work on a foreign thread"

@@ -1,0 +1,191 @@
+"""The engine on real architectures: tiny random models of all three kinds of cache.
+
+Each answer is compared with the one of an engine that stores nothing, on the same chunks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daemon.engine import Engine, Generation
+from daemon.generation import Failed, Generated, GenerationRequest, Progress
+from daemon.prefix_cache.cache import PrefixCache
+from mlx_backend.errors import StepFailed
+from mlx_backend.interface import Backend, LoadedModel, Sampled
+from mlx_backend.messages import Marks, ModelInfo, Prompt, token_ids
+from tests.engine.harness import Answer, collect, run, until
+
+CHUNK = 64
+KINDS = ["tiny-full", "tiny-sliding", "tiny-hybrid"]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    from mlx_backend.tiny_models import write_folder
+
+    root = tmp_path_factory.mktemp("models")
+    return {kind: write_folder(kind, root / kind) for kind in KINDS}
+
+
+class BreakingBackend:
+    """The real backend, but that its steps fail while `is_broken`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.is_broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def step(self) -> list[Sampled]:
+        if self.is_broken:
+            raise StepFailed("the device went away")
+        return self._backend.step()
+
+
+class RealBench:
+    """An engine on a tiny real model. `loads` are its backends, newest last."""
+
+    def __init__(self, folder: Path, max_entries: int | None) -> None:
+        self._folder = folder
+        self._max_entries = max_entries
+        self._ids = itertools.count()
+        self.loads: list[BreakingBackend] = []
+        self.caches: list[PrefixCache] = []
+        self.engine = Engine(self._load, make_cache=self._make_cache, chunk_tokens=CHUNK)
+
+    def submit(self, prompt: list[int], max_tokens: int = 12) -> Generation:
+        encoded = Prompt(token_ids(prompt), Marks())
+        return self.engine.submit(GenerationRequest(f"r{next(self._ids)}", encoded, max_tokens))
+
+    async def run(self, prompt: list[int], max_tokens: int = 12) -> Answer:
+        return await collect(self.submit(prompt, max_tokens))
+
+    def _load(self) -> LoadedModel:
+        from mlx_backend.loading import load
+
+        model = load(str(self._folder))
+        self.loads.append(BreakingBackend(model.backend))
+        return replace(model, backend=self.loads[-1])
+
+    def _make_cache(self, info: ModelInfo) -> PrefixCache:
+        cache = PrefixCache(kind=info.cache_kind, max_entries=self._max_entries, max_bytes=1 << 28)
+        self.caches.append(cache)
+        return cache
+
+
+@asynccontextmanager
+async def real(folder: Path, max_entries: int | None = None) -> AsyncIterator[RealBench]:
+    bench = RealBench(folder, max_entries)
+    bench.engine.start()
+    try:
+        await until(lambda: bench.engine.status().model.state != "loading")
+        assert bench.engine.status().model.state == "ready", bench.engine.status().model.error
+        yield bench
+    finally:
+        await bench.engine.close(grace_seconds=0)
+    for cache in bench.caches:
+        cache.check()
+
+
+async def cold(folder: Path, prompts: list[list[int]], max_tokens: int = 12) -> list[list[int]]:
+    """What an engine that stores nothing says to each prompt, one after the other."""
+    async with real(folder, max_entries=0) as bench:
+        return [(await bench.run(prompt, max_tokens)).tokens for prompt in prompts]
+
+
+def ids(length: int, seed: int) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(20, 200, size=length)]
+
+
+@every_kind
+def test_a_growing_conversation_is_answered_as_if_read_from_scratch(
+    folders: dict[str, Path], kind: str
+) -> None:
+    async def scenario() -> None:
+        prompts, answers, prompt = [], [], list[int]()
+        async with real(folders[kind]) as bench:
+            for turn in range(4):
+                prompt = prompt + ids(100, turn)
+                prompts.append(prompt)
+                answers.append(await bench.run(prompt))
+                prompt = prompt + answers[-1].tokens
+        for turn, answer in enumerate(answers):
+            assert answer.usage.reused >= (len(prompts[turn - 1]) - 16 if turn else 0)
+        assert [a.tokens for a in answers] == await cold(folders[kind], prompts)
+
+    run(scenario())
+
+
+@every_kind
+def test_a_cancelled_prompt_and_its_followers_are_answered_as_if_read_from_scratch(
+    folders: dict[str, Path], kind: str
+) -> None:
+    async def scenario() -> None:
+        head = ids(1500, 1)
+        prompts = [head + ids(30, 10 + n) for n in range(3)]
+        async with real(folders[kind]) as bench:
+            leader = bench.submit(head + ids(20, 9))
+            followers = [bench.submit(prompt) for prompt in prompts]
+            async for event in leader:
+                if isinstance(event, Progress) and event.done >= 300:
+                    leader.cancel()
+            answers = [await collect(follower) for follower in followers]
+            assert sum(answer.usage.reused for answer in answers) >= 2 * 1500 + 300
+        assert [a.tokens for a in answers] == await cold(folders[kind], prompts)
+
+    run(scenario())
+
+
+@every_kind
+def test_a_cancelled_answer_is_taken_up_where_it_was_left(
+    folders: dict[str, Path], kind: str
+) -> None:
+    async def scenario() -> None:
+        prompt = ids(200, 1)
+        async with real(folders[kind]) as bench:
+            generation = bench.submit(prompt, 2000)
+            said: list[int] = []
+            async for event in generation:
+                if isinstance(event, Generated):
+                    said += event.tokens
+                    if len(said) > 30:
+                        generation.cancel()
+            again = await bench.run(prompt)
+            longer = await bench.run(prompt + said)
+            assert again.usage.reused == 199
+            can_cut = kind == "tiny-full"
+            assert longer.usage.reused >= (len(prompt) + len(said) - 1 if can_cut else 199)
+        expected = await cold(folders[kind], [prompt, prompt + said])
+        assert [again.tokens, longer.tokens] == expected
+
+    run(scenario())
+
+
+@every_kind
+def test_what_was_stored_is_good_after_the_model_was_loaded_again(
+    folders: dict[str, Path], kind: str
+) -> None:
+    async def scenario() -> None:
+        prompt = ids(300, 1)
+        async with real(folders[kind]) as bench:
+            first = await bench.run(prompt)
+            bench.loads[0].is_broken = True
+            assert isinstance((await bench.run(ids(50, 2))).end, Failed)
+            await until(lambda: bench.engine.status().model.state == "ready")
+            assert len(bench.loads) == 2
+            again = await bench.run(prompt)
+            assert again.usage.reused >= 299 - 16
+            assert again.tokens == first.tokens
+            assert len(bench.caches) == 1
+
+    run(scenario())
