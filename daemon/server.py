@@ -132,14 +132,21 @@ class Server(uvicorn.Server):
         await closing
 
     async def _end_tasks(self) -> None:
-        """Let answers finish; cut what does not, which then says so to its client."""
-        for _ in ("finish", "cut"):
-            tasks = set(self.server_state.tasks)
-            if not tasks:
-                return
-            _, unfinished = await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
-            for task in unfinished:
-                task.cancel()
+        """Let answers finish; cut those that do not, and then clients that do not read."""
+        for task in await self._unfinished():
+            task.cancel()
+        if await self._unfinished():
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+            await self._unfinished()
+
+    async def _unfinished(self) -> set[asyncio.Task[None]]:
+        """The tasks that are not done after a moment."""
+        tasks = set(self.server_state.tasks)
+        if not tasks:
+            return tasks
+        _, unfinished = await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
+        return unfinished
 
 
 def _configuration(app: ASGIApp) -> uvicorn.Config:

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from daemon import __version__
 from daemon.api.openai_fields import dump
 from daemon.api.responses import error_response, json_response, unavailable_fields
-from daemon.api.rules import model_names
+from daemon.api.rules import is_loaded, unknown_model
 from daemon.engine import Engine
-from daemon.errors import ModelUnavailable, NotFound
+from daemon.errors import ModelUnavailable
 from daemon.status import DaemonStatus
 from mlx_backend.messages import ModelInfo
 
@@ -49,12 +49,8 @@ class Admin:
     async def model(self, request: Request) -> Response:
         info = self._engine.model().info
         asked = request.path_params["model_id"]
-        if asked not in model_names(info):
-            raise NotFound(
-                f"The model `{asked[:200]}` is not here. Known: `{info.name}`.",
-                field="model",
-                code="model_not_found",
-            )
+        if not is_loaded(asked, info):
+            raise unknown_model(asked, info)
         return json_response(dump(self._model_fields(info)))
 
     def _model_fields(self, info: ModelInfo) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from daemon.api.answer import Answer, collected
 from daemon.api.dialect import Dialect
 from daemon.api.incoming import ClientLeft, Departure, read_json_body, watching
-from daemon.api.responses import error_response, json_response
+from daemon.api.responses import error_response, json_response, stopping
 from daemon.api.rules import SEED_BITS, answer_limit, answering_name, sampling_for
 from daemon.api.session_key import session_key
 from daemon.api.sse import EventStream, KeepAlive
@@ -65,11 +65,15 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._serve(scope, receive, send)
-        except DaemonError as error:
-            response = error_response(error, self._dialect.error(error))
-            await response(scope, receive, send)
         except ClientLeft:
             log.debug("a client left before its request was served")
+        except DaemonError as error:
+            await self._refuse(error, scope, receive, send)
+        except asyncio.CancelledError:  # by the server, which waits for this task to end
+            await self._refuse(stopping(), scope, receive, send)
+
+    async def _refuse(self, error: DaemonError, scope: Scope, receive: Receive, send: Send) -> None:
+        await error_response(error, self._dialect.error(error))(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

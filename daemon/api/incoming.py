@@ -22,7 +22,7 @@ class ClientLeft(Exception):
 
 async def read_json_body(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
     """The whole body. Counts what arrives: a length that is announced may be absent or untrue."""
-    _require_json(headers.get("content-type", ""))
+    _require_json(headers)
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise _too_large(max_bytes)
@@ -38,11 +38,13 @@ async def read_json_body(headers: Headers, receive: Receive, max_bytes: int) -> 
             return bytes(body)
 
 
-def _require_json(content_type: str) -> None:
+def _require_json(headers: Headers) -> None:
     """Also keeps web pages out: a page cannot send this type elsewhere without asking first."""
-    media_type = content_type.partition(";")[0].strip().lower()
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise UnsupportedMediaType("The body has to be sent with `content-type: application/json`.")
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("The body has to be sent without `content-encoding`.")
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from daemon.api.openai_fields import dump, error_fields
-from daemon.errors import DaemonError
+from daemon.errors import DaemonError, ModelUnavailable
 
 DEFAULT_RETRY_SECONDS = 1
 
@@ -32,6 +32,11 @@ def _retry_after(error: DaemonError) -> dict[str, str]:
     if error.status not in (429, 503):
         return {}
     return {"retry-after": str(error.retry_after or DEFAULT_RETRY_SECONDS)}
+
+
+def stopping() -> ModelUnavailable:
+    """What is said to a client whose request is cut by the daemon's end."""
+    return ModelUnavailable("The daemon is stopping.", retry_after=1)
 
 
 def unavailable_fields(state: str, error: DaemonError) -> dict[str, Any]:

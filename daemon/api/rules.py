@@ -30,13 +30,22 @@ def model_names(info: ModelInfo) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def is_loaded(asked: str, info: ModelInfo) -> bool:
+    """Whether `asked` is an id of the loaded model; a repository's owner may stand before it."""
+    return asked in model_names(info) or PurePath(asked).name == info.name
+
+
 def answering_name(asked: str | None, info: ModelInfo) -> str:
     """The model id to answer with: what was asked. Raises NotFound for an id of nothing here."""
     if asked is None or asked in DEFAULT_MODEL_NAMES:
         return asked or info.name
-    if asked in model_names(info) or VENDOR_NAME.fullmatch(asked):
+    if is_loaded(asked, info) or VENDOR_NAME.fullmatch(asked):
         return asked
-    raise NotFound(
+    raise unknown_model(asked, info)
+
+
+def unknown_model(asked: str, info: ModelInfo) -> NotFound:
+    return NotFound(
         f"The model `{asked[:200]}` is not here. Known: `{info.name}`.",
         field="model",
         code="model_not_found",

@@ -17,8 +17,9 @@ from time import monotonic
 from starlette.types import Send
 
 from daemon.api.dialect import StreamEncoder
+from daemon.api.responses import stopping
 from daemon.chat import Event
-from daemon.errors import DaemonError, GenerationFailed, ModelUnavailable
+from daemon.errors import DaemonError, GenerationFailed
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +68,8 @@ class EventStream:
                 await self._write(self._encoder.encode(event))
         except DaemonError as error:
             await self._write(self._encoder.fail(error))
-        except asyncio.CancelledError:
-            stopping = ModelUnavailable("The daemon is stopping.", retry_after=1)
-            await self._write(self._encoder.fail(stopping))
-            raise
+        except asyncio.CancelledError:  # by the server, which waits for this task to end
+            await self._write(self._encoder.fail(stopping()))
         except Exception:
             log.exception("an answer could not be written")
             failure = GenerationFailed("The answer could not be completed.")

@@ -40,9 +40,11 @@ def make_app(max_body_bytes: int = 1000) -> Any:
     return build_app(Door(engine, max_body_bytes), Identity.of_new_run("this-run", PORT))
 
 
-def ask(method: str, path: str, app: Any = None, **options: Any) -> httpx2.Response:
+def ask(
+    method: str, path: str, app: Any = None, raise_errors: bool = True, **options: Any
+) -> httpx2.Response:
     async def send() -> httpx2.Response:
-        transport = httpx2.ASGITransport(app or make_app())
+        transport = httpx2.ASGITransport(app or make_app(), raise_app_exceptions=raise_errors)
         async with httpx2.AsyncClient(
             transport=transport, base_url=f"http://localhost:{PORT}"
         ) as client:
@@ -153,6 +155,13 @@ def test_a_body_that_is_not_called_json_is_not_read(path: str, content_type: str
     assert "application/json" in answer.json()["error"]["message"]
 
 
+def test_a_packed_body_is_refused_as_such() -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = ask("POST", CHAT, content=b"{}", headers=headers)
+    assert answer.status_code == 415
+    assert "content-encoding" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
 def test_json_is_json_in_any_spelling(content_type: str) -> None:
     answer = ask("POST", CHAT, content=b"{}", headers={"content-type": content_type})
@@ -218,6 +227,26 @@ def test_status_answers_before_the_model_does() -> None:
 
 def test_anyone_at_home_is_answered() -> None:
     assert ask("HEAD", "/").status_code == 200
+
+
+class BrokenEngine:
+    """Raises what no contract allows."""
+
+    def model(self) -> None:
+        raise RuntimeError("a bug")
+
+    status = model
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES[1:7])
+def test_a_bug_is_answered_in_json_without_its_details(method: str, path: str) -> None:
+    engine: Any = BrokenEngine()
+    app = build_app(Door(engine), Identity.of_new_run("this-run", PORT))
+    body = {"messages": [{"role": "user"}], "prompt": "p"}
+    answer = ask(method, path, app, json=body, raise_errors=False)
+    assert answer.status_code == 500
+    assert "a bug" not in answer.text
+    assert answer.json()["error"]["type"] == "server_error"
 
 
 def test_no_middleware_stands_between_an_endpoint_and_its_client() -> None:

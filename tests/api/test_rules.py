@@ -11,7 +11,7 @@ from daemon.errors import BadRequest, ContextOverflow, NotFound
 from mlx_backend.messages import CacheKind, ModelInfo
 
 INFO = ModelInfo(
-    name="owner/tiny-1B",
+    name="tiny-1B",
     path="/models/tiny-folder",
     identity="x",
     cache_kind=CacheKind.SLICEABLE,
@@ -26,13 +26,14 @@ INFO = ModelInfo(
 
 @pytest.mark.parametrize("asked", [None, ""])
 def test_without_a_name_the_loaded_model_answers_under_its_own(asked: str | None) -> None:
-    assert answering_name(asked, INFO) == "owner/tiny-1B"
+    assert answering_name(asked, INFO) == "tiny-1B"
 
 
 @pytest.mark.parametrize(
     "asked",
     [
         "owner/tiny-1B",
+        "tiny-1B",
         "/models/tiny-folder",
         "tiny-folder",
         "default",
@@ -50,9 +51,11 @@ def test_own_and_vendor_names_are_answered_as_they_were_asked(asked: str) -> Non
     assert answering_name(asked, INFO) == asked
 
 
-@pytest.mark.parametrize("asked", ["nonsense", "gpt-oss-120b", "o365", "claudette", "/models"])
+@pytest.mark.parametrize(
+    "asked", ["nonsense", "tiny-1B/x", "gpt-oss-120b", "o365", "claudette", "/models"]
+)
 def test_other_names_are_not_found_and_the_known_one_is_told(asked: str) -> None:
-    with pytest.raises(NotFound, match="owner/tiny-1B") as caught:
+    with pytest.raises(NotFound, match="`tiny-1B`") as caught:
         answering_name(asked, INFO)
     assert (caught.value.field, caught.value.code) == ("model", "model_not_found")
 

@@ -108,8 +108,7 @@ def test_a_stream_that_is_cut_says_so_to_its_client() -> None:
         task = asyncio.create_task(EventStream(sent, Words(), KeepAlive()).run(wait_forever()))
         await asyncio.sleep(0.01)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await task
         return sent
 
     sent = asyncio.run(cut())
