@@ -114,7 +114,7 @@ def test_capturing_an_interval_copies_that_interval_only(full: Subject) -> None:
         full.steps([row, other], steps)
         peak = peak_of(partial(full.backend.capture_span, row, start, row.length))
         copied_bytes = (row.length - start) * tiny_layout("tiny-full").span_token_bytes
-        assert copied_bytes <= peak <= 2 * copied_bytes
+        assert 0.9 * copied_bytes <= peak <= 2 * copied_bytes
 
 
 def test_a_process_that_closes_its_backend_ends_cleanly() -> None:
