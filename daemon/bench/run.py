@@ -75,7 +75,7 @@ def chosen(scenarios: Sequence[Scenario], only: Sequence[str]) -> tuple[Scenario
         return tuple(scenarios)
     found = tuple(s for s in scenarios if any(word in s.name for word in only))
     if not found:
-        raise BenchFailed(f"no scenario is called that; there are: {', '.join(SCENARIOS)}")
+        raise BenchFailed(f"No scenario has such a name. There are: {'; '.join(SCENARIOS)}.")
     return found
 
 
