@@ -124,6 +124,8 @@ class PrefixCache:
         node = match.pinned
         self._counts.failed_restores += 1
         if node is not None and node.parent is not None:
+            while node.parent.parent is not None and node.start >= match.length:
+                node = node.parent  # the edge was split after the match
             if self._kind is CacheKind.CHECKPOINTED and node.children:
                 self._tree.unmark(node)
             else:

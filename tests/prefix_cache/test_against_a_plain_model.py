@@ -125,8 +125,9 @@ class Machine(RuleBasedStateMachine):
         prompt, match = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
         self.traffic.cache.reject(match)
         assert not match.length or self.traffic.cache.peek(token_ids(prompt)) < match.length
-        live = [held for held in self.held if held[1].pinned and held[1].pinned.parent]
-        self.held = live + [held for held in self.held if not held[1].length]
+        for other in [held for held in self.held if not self.is_restorable(*held)]:
+            self.held.remove(other)
+            self.traffic.cache.release(other[1])
 
     @precondition(lambda self: self.has_limits)
     @rule()
@@ -143,7 +144,13 @@ class Machine(RuleBasedStateMachine):
             return
         self.traffic.cache.check()
         for prompt, match in self.held:
-            assert self.traffic.cache.peek(token_ids(prompt)) >= match.length
+            assert self.is_restorable(prompt, match)
+
+    def is_restorable(self, prompt: list[int], match: Match) -> bool:
+        """False once another match of the same state was rejected."""
+        if match.pinned is not None and match.pinned.parent is None:
+            return False
+        return self.traffic.cache.peek(token_ids(prompt)) >= match.length
 
     def draw_prompt(self, data: st.DataObject) -> list[int]:
         prompt = data.draw(st.sampled_from(self.prompts))
