@@ -14,7 +14,7 @@ from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.turns import Phase, Turn
 from mlx_backend.errors import StateMismatch
-from mlx_backend.interface import Backend
+from mlx_backend.interface import Backend, Checkpoint, Span
 from mlx_backend.messages import CacheKind, TokenIds
 
 log = logging.getLogger(__name__)
@@ -57,22 +57,23 @@ class Commits:
 
     def _store(self, turn: Turn, key: TokenIds, kind: EntryKind) -> None:
         try:
-            is_stored = self._cache.wants(key, kind) and self._insert(turn, key, kind)
-        except StateMismatch as error:
+            captured = self._capture(turn, key, kind)
+        except Exception as error:
             self.skipped += 1
-            log.warning("request %s: nothing stored of it: %s", turn.request.id, error)
-        except Exception:
-            # A tree that raised may be half changed: an empty one is always right.
-            self.skipped += 1
-            log.exception(
-                "request %s: storing failed; the prefix cache is emptied", turn.request.id
+            is_known = isinstance(error, StateMismatch)
+            log.warning(
+                "request %s: captured nothing: %s", turn.request.id, error, exc_info=not is_known
             )
-            self._cache.clear()
-        else:
-            if is_stored:
-                self._on_stored(key)
+            return
+        if captured is not None and self._insert(turn, key, kind, *captured):
+            self._on_stored(key)
 
-    def _insert(self, turn: Turn, key: TokenIds, kind: EntryKind) -> bool:
+    def _capture(
+        self, turn: Turn, key: TokenIds, kind: EntryKind
+    ) -> tuple[Span | None, Checkpoint | None] | None:
+        """What the tree lacks of `key`; None if it wants nothing of it."""
+        if not self._cache.wants(key, kind):
+            return None
         row, length = turn.row, len(key)
         assert row is not None
         can_cut = self._kind is CacheKind.SLICEABLE
@@ -80,7 +81,23 @@ class Commits:
             raise StateMismatch(f"the state holds {row.length} tokens, its key {length}")
         known = self._cache.known(key)
         span = self._backend.capture_span(row, known, length) if known < length else None
-        checkpoint = None if can_cut else self._backend.capture_checkpoint(row)
-        return self._cache.insert(
-            key, span=span, checkpoint=checkpoint, kind=kind, conversation=turn.conversation
-        )
+        return span, None if can_cut else self._backend.capture_checkpoint(row)
+
+    def _insert(
+        self,
+        turn: Turn,
+        key: TokenIds,
+        kind: EntryKind,
+        span: Span | None,
+        checkpoint: Checkpoint | None,
+    ) -> bool:
+        try:
+            return self._cache.insert(
+                key, span=span, checkpoint=checkpoint, kind=kind, conversation=turn.conversation
+            )
+        except Exception:
+            # A tree that raised may be half changed; an empty one is always right.
+            self.skipped += 1
+            log.exception("the prefix cache broke and is emptied")
+            self._cache.clear()
+            return False

@@ -25,21 +25,16 @@ Rank: TypeAlias = tuple[int, int]
 
 def next_to_read(turns: Iterable[Turn], may_open: bool) -> Turn | None:
     """The turn whose chunk is read next. `may_open`: a further row may be opened."""
-    candidates: dict[Turn, Rank] = {}
-    followers: list[Turn] = []
+    ranks: dict[Turn, Rank] = {}
+    followers: list[tuple[Turn, Turn]] = []
     for turn in turns:
-        if turn.phase is Phase.READING:
-            candidates[turn] = _rank(turn, turn.left)
-        elif turn.phase is Phase.WAITING and turn.leader is not None:
-            followers.append(turn)
-        elif turn.phase is Phase.WAITING and may_open:
-            candidates[turn] = _rank(turn, turn.left)
-    for turn in followers:
-        leader = turn.leader
-        if leader in candidates:
-            rank = _rank(turn, turn.readable - leader.position)
-            candidates[leader] = min(candidates[leader], rank)
-    return min(candidates, key=candidates.__getitem__, default=None)
+        if turn.phase is Phase.WAITING and turn.leader is not None:
+            followers.append((turn, turn.leader))
+        elif turn.phase is Phase.READING or (turn.phase is Phase.WAITING and may_open):
+            ranks[turn] = _rank(turn, turn.left)
+    for turn, leader in followers:
+        ranks[leader] = min(ranks[leader], _rank(turn, turn.readable - leader.position))
+    return min(ranks, key=ranks.__getitem__, default=None)
 
 
 def _rank(turn: Turn, left: int) -> Rank:

@@ -143,12 +143,19 @@ class Worker:
             self._model.backend.trim_pool()
         while True:
             self._tell(must_publish=True)
-            try:
-                return self.commands.get(timeout=self._reload_pause())
-            except Empty:
-                self._load()
+            command = self._next_within(self._reload_pause())
+            if command is not None:
+                return command
+            self._load()
+
+    def _next_within(self, seconds: float | None) -> Command | None:
+        try:
+            return self.commands.get(timeout=seconds)
+        except Empty:
+            return None
 
     def _reload_pause(self) -> float | None:
+        """Seconds until the model is loaded again; None if it is there or was given up."""
         if self._model is not None or self._failed_loads >= len(self._reload_pauses):
             return None
         return self._reload_pauses[self._failed_loads]
@@ -178,8 +185,10 @@ class Worker:
             self._install(self._load_model())
         except Exception as error:
             log.exception("the model cannot be loaded")
-            is_hopeless = isinstance(error, BackendError)
-            self._failed_loads = len(self._reload_pauses) if is_hopeless else self._failed_loads + 1
+            was_servable = self._cache_identity != ""
+            self._failed_loads += 1
+            if isinstance(error, BackendError) and not was_servable:
+                self._failed_loads = len(self._reload_pauses)  # it will be no better next time
             self._model_status = ModelStatus("failed", error=_in_words(error))
 
     def _install(self, model: LoadedModel) -> None:
@@ -268,7 +277,7 @@ def unavailable(model: ModelStatus) -> ModelUnavailable:
         "loading": "the model is being loaded; try again in a moment",
         "closed": "the daemon is shutting down; try again when it is back",
     }
-    failed = f"the model failed ({model.error}); it is being loaded again, try again in a moment"
+    failed = f"the model is not there ({model.error}); try again in a moment"
     return ModelUnavailable(words.get(model.state, failed), retry_after=RETRY_SECONDS)
 
 
