@@ -15,9 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from daemon.prefix_cache.admission import affordable_tokens, is_over_large
 from daemon.prefix_cache.checkpoints import EntryKind
-from daemon.prefix_cache.eviction import Limits, Shrink, blocks_within
-from daemon.prefix_cache.radix_tree import NODE_BYTES, TOKEN_BYTES, Node, Place, RadixTree
+from daemon.prefix_cache.eviction import Limits, Shrink
+from daemon.prefix_cache.radix_tree import Node, Place, RadixTree
+from daemon.prefix_cache.tombstones import Tombstones
 from daemon.status import CacheStatus
 from mlx_backend.interface import Checkpoint, Snapshot, Span
 from mlx_backend.messages import CacheKind, TokenIds
@@ -31,7 +33,8 @@ class Reason(StrEnum):
 
     OFF = "off"  # this model's state, or a limit of zero, allows no reuse
     FIRST_SEEN = "first_seen"  # nothing stored begins with these tokens
-    CONTINUES = "continues"  # all that is stored of this prompt can be restored
+    CONTINUES = "continues"  # all that is stored of this prompt was restored
+    EVICTED = "evicted"  # more could be restored before something was evicted
     NO_CHECKPOINT = "no_checkpoint"  # more is stored, but no row can be restored there
 
 
@@ -39,11 +42,13 @@ class Reason(StrEnum):
 class Match:
     """What a prompt shares with the tree; pinned until it is released.
 
-    `length` tokens can be restored from `snapshot`; `common` tokens lie on a path of the tree.
+    `length` tokens can be restored from `snapshot`; `common` tokens lie on a path of the tree;
+    `lost` tokens could have been restored before something was evicted (0: no more than now).
     """
 
     length: int = 0
     common: int = 0
+    lost: int = 0
     snapshot: Snapshot | None = None
     why: Reason = Reason.FIRST_SEEN
     pinned: Node | None = None
@@ -78,6 +83,7 @@ class PrefixCache:
         self._minimum_gap = minimum_gap
         self._is_off = kind is CacheKind.UNCACHEABLE or max_entries == 0
         self._tree = RadixTree()
+        self._tombstones = Tombstones()
         self._counts = Counts()
         self._clock = 0
 
@@ -97,7 +103,8 @@ class PrefixCache:
         """What can be restored of a prompt. It counts as use and pins until released."""
         place = self._tree.find(tokens)
         node, length = self._restorable(place, len(tokens))
-        match = Match(length=length, common=place.length, why=self._why(place, length, tokens))
+        match = Match(length=length, common=place.length)
+        self._explain(match, len(tokens), self._tombstones.longest(tokens))
         if not length:
             self._counts.misses += 1
             return match
@@ -218,14 +225,17 @@ class PrefixCache:
             node = node.parent
         return node, node.end
 
-    def _why(self, place: Place, length: int, tokens: TokenIds) -> Reason:
+    def _explain(self, match: Match, prompt_length: int, once_restorable: int) -> None:
         if self._is_off:
-            return Reason.OFF
-        if not place.length:
-            return Reason.FIRST_SEEN
-        if length < min(place.length, len(tokens) - 1):
-            return Reason.NO_CHECKPOINT
-        return Reason.CONTINUES
+            match.why = Reason.OFF
+        elif once_restorable > match.length:
+            match.why, match.lost = Reason.EVICTED, once_restorable
+        elif not match.common:
+            match.why = Reason.FIRST_SEEN
+        elif match.length < min(match.common, prompt_length - 1):
+            match.why = Reason.NO_CHECKPOINT
+        else:
+            match.why = Reason.CONTINUES
 
     @staticmethod
     def _is_exact(
@@ -249,7 +259,7 @@ class PrefixCache:
         if span is None:
             self._touch(place.node)
             return True
-        keep = self._affordable(place, span)
+        keep = affordable_tokens(self._limits, self._tree.totals, place, span)
         if not keep:
             return False
         if keep < span.length:
@@ -275,7 +285,7 @@ class PrefixCache:
     ) -> bool:
         if self._is_near(place, len(tokens)):
             return self._strengthen(place, len(tokens), kind)
-        if self._is_over_large(place, span, checkpoint):
+        if is_over_large(self._limits, place, span, checkpoint):
             return False
         owner = self._conversation(conversation, place.node)
         node = self._tree.extend(place, tokens, span)
@@ -302,43 +312,13 @@ class PrefixCache:
         return node.parent is not None
 
     def _shrink(self, newcomer: Node | None = None) -> None:
-        shrink = Shrink(self._tree, self._limits, newcomer)
+        shrink = Shrink(self._tree, self._limits, newcomer, self._tombstones)
         run: Callable[[], None] = (
             shrink.sliceable if self._kind is CacheKind.SLICEABLE else shrink.checkpointed
         )
         run()
         self._counts.evicted_entries += shrink.dropped
         self._counts.thinned_checkpoints += shrink.thinned
-
-    def _affordable(self, place: Place, span: Span) -> int:
-        """How many tokens of a new span are worth storing: all, or what may stay of them.
-
-        A newcomer that could not even stay beside nothing but its own prefix gets what is free,
-        or half the cache together with its prefix: others are shortened, never all lost.
-        """
-        limits, totals = self._limits, self._tree.totals
-        prefix_bytes, prefix_arrays = _held_by_prefix(place)
-        own_bytes = span.nbytes + span.length * TOKEN_BYTES
-        is_over_large = (
-            prefix_bytes + own_bytes + 2 * NODE_BYTES > limits.max_bytes
-            or prefix_arrays + span.array_count > limits.max_arrays
-        )
-        if not is_over_large:
-            return span.length
-        room = max(limits.max_bytes - totals.bytes, limits.max_bytes // 2 - prefix_bytes)
-        arrays = max(limits.max_arrays - totals.arrays, limits.max_arrays // 2 - prefix_arrays)
-        return blocks_within(span, room - 2 * NODE_BYTES, arrays)
-
-    def _is_over_large(self, place: Place, span: Span | None, checkpoint: Checkpoint) -> bool:
-        """Whether it could not even stay beside nothing but its own prefix's spans."""
-        held_bytes, held_arrays = _held_by_prefix(place)
-        if span is not None:
-            held_bytes += span.nbytes + span.length * TOKEN_BYTES
-            held_arrays += span.array_count
-        return (
-            held_bytes + checkpoint.nbytes + NODE_BYTES > self._limits.max_bytes
-            or held_arrays + checkpoint.array_count > self._limits.max_arrays
-        )
 
     def _conversation(self, name: str, extended: Node) -> str:
         """Whose entry this is: `name`'s, or, if that is new here, that of the entry it extends.
@@ -362,14 +342,3 @@ class PrefixCache:
         self._clock += 1
         for on_path in node.path():
             on_path.used, on_path.spared = self._clock, 0
-
-
-def _held_by_prefix(place: Place) -> tuple[int, int]:
-    """Bytes (spans and ids) and arrays of the path up to `place`, no checkpoint counted."""
-    held_bytes, held_arrays = 0, 0
-    for node in place.node.path():
-        assert node.span is not None
-        share = min(1.0, (place.length - node.start) / len(node.edge))
-        held_bytes += round(share * node.span.nbytes) + round(share * node.edge.nbytes)
-        held_arrays += round(share * node.span.array_count)
-    return held_bytes, held_arrays

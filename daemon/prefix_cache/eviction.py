@@ -27,6 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from daemon.prefix_cache.radix_tree import TOKEN_BYTES, Node, RadixTree, Totals
+from daemon.prefix_cache.tombstones import Tombstones
 from daemon.prefix_cache.worth import (
     cost_per_byte,
     own_entries,
@@ -69,6 +70,7 @@ class Shrink:
     tree: RadixTree
     limits: Limits
     newcomer: Node | None = None
+    tombstones: Tombstones = field(default_factory=Tombstones)
     dropped: int = 0
     thinned: int = 0
     _costs: dict[Node, float] = field(default_factory=dict)
@@ -157,6 +159,7 @@ class Shrink:
         )
         if not 0 < keep < len(leaf.edge):
             return False
+        self.tombstones.add(leaf)
         self.tree.cut_tail(leaf, keep)
         return True
 
@@ -180,12 +183,14 @@ class Shrink:
         return float(tokens_lost(node)) if too_many else cost_per_byte(node)
 
     def _thin(self, node: Node) -> None:
+        self.tombstones.add(node)
         self.tree.unmark(node)
         self.tree.tidy(node)
         self.thinned += 1
 
     def _drop(self, leaf: Node) -> list[Node]:
         """Remove a leaf; what became a leaf by that and may go too."""
+        self.tombstones.add(leaf)
         above = leaf.path()[:-1]
         self.tree.remove(leaf)
         self.dropped += 1

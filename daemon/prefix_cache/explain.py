@@ -19,6 +19,11 @@ def why_read(match: Match | None, prompt: int, *, restore_failed: bool = False) 
             f"{read} read: the first {_tokens(match.common)} are stored, but the last point "
             f"a row can be restored from is after {match.length:,}."
         )
+    if match.why is Reason.EVICTED:
+        return (
+            f"{read} read: {_tokens(match.lost)} could be restored once, but were evicted "
+            f"down to {match.length:,}."
+        )
     return f"{read} read: restored {_tokens(match.length)}, all that is stored of this prompt."
 
 
