@@ -122,9 +122,9 @@ class MlxLm:
 
 
 @asynccontextmanager
-async def mlxd(model: Path) -> AsyncIterator[Mlxd]:
+async def mlxd(model: str) -> AsyncIterator[Mlxd]:
     """A fresh daemon with this model, ready to answer."""
-    arguments = ["-m", "daemon.cli", "serve", "--model", str(model)]
+    arguments = ["-m", "daemon.cli", "serve", "--model", model]
     async with _serving(arguments) as http:
         server = Mlxd(http)
         server.model = (await server.status()).engine.model.name
@@ -132,9 +132,9 @@ async def mlxd(model: Path) -> AsyncIterator[Mlxd]:
 
 
 @asynccontextmanager
-async def mlx_lm(model: Path) -> AsyncIterator[MlxLm]:
+async def mlx_lm(model: str) -> AsyncIterator[MlxLm]:
     """A fresh `mlx_lm.server` with this model, ready to answer."""
-    async with _serving(["-c", _PEER, "--model", str(model)]) as http:
+    async with _serving(["-c", _PEER, "--model", model]) as http:
         yield MlxLm(http)
 
 

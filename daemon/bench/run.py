@@ -15,11 +15,15 @@ from daemon.bench.peers import PACKAGE_FOLDER, Server, mlx_lm, mlxd
 from daemon.bench.play import Player
 from daemon.bench.report import BenchReport, ScenarioResult, ServerResult
 from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
-from daemon.bench.traffic import Scenario
+from daemon.bench.traffic import Answer, Scenario
 from daemon.status import ModelStatus
 from mlx_backend.interface import PromptEncoder
 
 KINDS = ("full", "sliding", "hybrid")
+FILLED = 0.95
+"""Share of the context that the longest prompt may take; the rest is for answers."""
+SHRINKS = 6
+"""Attempts to fit the context: not all of a prompt shrinks with its texts."""
 _BUILD = """
 import sys
 from pathlib import Path
@@ -31,10 +35,11 @@ _SAMPLE = "Read the file before you edit its lines, unless the user says no.\n  
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to run. `kinds` are tiny models built on the spot; `model` is a folder in their place.
+    """What to run. `kinds` are tiny models built on the spot; `model`, a folder or a repository,
+    takes their place.
 
-    `only` keeps the scenarios whose names contain one of its words; `scale` stretches the texts;
-    another `seed` writes other texts.
+    `only` keeps the scenarios whose names contain one of its words. `scale` stretches the texts,
+    which shrink by themselves where the context is too small. Another `seed` writes other texts.
     """
 
     kinds: Sequence[str] = KINDS
@@ -47,13 +52,12 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One model and what is to be played on it. `is_random`: its answers mean nothing."""
+    """One model and how to play on it. The model is a folder or a hub repository."""
 
     name: str
-    path: Path
+    model: str
     encoder: PromptEncoder
-    scenarios: tuple[Scenario, ...]
-    is_random: bool
+    options: BenchOptions
     say: Callable[[str], None]
 
 
@@ -63,8 +67,8 @@ def run(options: BenchOptions, say: Callable[[str], None] = lambda line: None) -
         models = _models(options, Path(folder))
         results = [
             result
-            for name, path in models.items()
-            for result in asyncio.run(_run_model(_work(name, path, options, say), options.peer))
+            for name, model in models.items()
+            for result in asyncio.run(_run_model(_work(name, model, options, say)))
         ]
     return BenchReport(tuple(results))
 
@@ -79,10 +83,34 @@ def chosen(scenarios: Sequence[Scenario], only: Sequence[str]) -> tuple[Scenario
     return found
 
 
-def _models(options: BenchOptions, folder: Path) -> dict[str, Path]:
+def fitting(
+    encoder: PromptEncoder, options: BenchOptions, context_size: int
+) -> tuple[Scenario, ...]:
+    """The chosen scenarios, with texts scaled down where a prompt would not fit the context."""
+    characters_per_token = len(_SAMPLE) / len(encoder.text(_SAMPLE))
+    scale = options.scale
+    for _ in range(SHRINKS):
+        sizes = Sizes(characters_per_token, scale, options.seed)
+        scenarios = chosen(all_scenarios(sizes), options.only)
+        longest = max(_longest_prompt(encoder, scenario) for scenario in scenarios)
+        if longest <= FILLED * context_size:
+            return scenarios
+        scale *= 0.9 * FILLED * context_size / longest
+    raise BenchFailed(f"a context of {context_size:,} tokens is too small for this traffic")
+
+
+def _longest_prompt(encoder: PromptEncoder, scenario: Scenario) -> int:
+    answers = dict.fromkeys((request.label for request in scenario.requests), Answer("answer"))
+    return max(
+        len(encoder.chat(request.resolve(answers), request.tools)) for request in scenario.requests
+    )
+
+
+def _models(options: BenchOptions, folder: Path) -> dict[str, str]:
     if options.model is not None:
-        return {Path(options.model).name: Path(options.model).expanduser()}
-    return {f"tiny-{kind}": _build_tiny(f"tiny-{kind}", folder) for kind in options.kinds}
+        return {Path(options.model).name: options.model}
+    names = [f"tiny-{kind}" for kind in options.kinds]
+    return {name: str(_build_tiny(name, folder)) for name in names}
 
 
 def _build_tiny(name: str, folder: Path) -> Path:
@@ -99,36 +127,36 @@ def _build_tiny(name: str, folder: Path) -> Path:
     return path
 
 
-def _work(name: str, path: Path, options: BenchOptions, say: Callable[[str], None]) -> _Work:
+def _work(name: str, model: str, options: BenchOptions, say: Callable[[str], None]) -> _Work:
     from daemon.serve import prompt_encoder
 
-    encoder = prompt_encoder(str(path))
-    characters_per_token = len(_SAMPLE) / len(encoder.text(_SAMPLE))
-    sizes = Sizes(characters_per_token, options.scale, options.seed)
-    scenarios = chosen(all_scenarios(sizes), options.only)
-    return _Work(name, path, encoder, scenarios, options.model is None, say)
+    return _Work(name, model, prompt_encoder(model), options, say)
 
 
-async def _run_model(work: _Work, with_peer: bool) -> list[ServerResult]:
-    async with mlxd(work.path) as server:
+async def _run_model(work: _Work) -> list[ServerResult]:
+    async with mlxd(work.model) as server:
         model = (await server.status()).engine.model
-        results = [await _run_server(work, server, model)]
-    if with_peer:
-        async with mlx_lm(work.path) as peer:
-            results.append(await _run_server(work, peer, model))
+        scenarios = fitting(work.encoder, work.options, model.context_size)
+        results = [await _run_server(work, server, model, scenarios)]
+    if work.options.peer:
+        async with mlx_lm(work.model) as peer:
+            results.append(await _run_server(work, peer, model, scenarios))
     return results
 
 
-async def _run_server(work: _Work, server: Server, model: ModelStatus) -> ServerResult:
+async def _run_server(
+    work: _Work, server: Server, model: ModelStatus, scenarios: Sequence[Scenario]
+) -> ServerResult:
     is_cuttable = model.cache_kind == "sliceable"
-    player = Player(server, work.encoder, is_cuttable, work.is_random)
+    is_random = work.options.model is None
+    player = Player(server, work.encoder, is_cuttable, plain_answers=is_random)
     await _warm_up(server)
-    scenarios = []
-    for scenario in work.scenarios:
-        scenarios.append(await player.play(scenario))
-        work.say(_progress_line(work, server, scenarios[-1]))
+    results = []
+    for scenario in scenarios:
+        results.append(await player.play(scenario))
+        work.say(_progress_line(work, server, results[-1]))
     return ServerResult(
-        server.name, work.name, model.cache_kind, model.span_token_bytes, tuple(scenarios)
+        server.name, work.name, model.cache_kind, model.span_token_bytes, tuple(results)
     )
 
 

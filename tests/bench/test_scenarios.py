@@ -7,10 +7,11 @@ import json
 import pytest
 
 from daemon.bench.client import BenchFailed
-from daemon.bench.run import chosen
+from daemon.bench.run import BenchOptions, chosen, fitting
 from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
 from daemon.bench.texts import Author
 from daemon.bench.traffic import Answer, Conversation, Echo, Scenario
+from tests.bench.qwen_like import QwenLikePrompts
 
 ALL = all_scenarios(Sizes())
 
@@ -80,3 +81,15 @@ def test_a_conversation_that_grows_leaves_its_fork_alone() -> None:
     assert resolved[2]["reasoning_content"] == "morehm"
     assert json.loads(resolved[2]["tool_calls"][0]["function"]["arguments"]) == {"path": "x.py"}
     assert resolved[3] == {"role": "tool", "tool_call_id": "call_b_0", "content": "text"}
+
+
+def test_texts_shrink_until_every_prompt_fits_the_context() -> None:
+    encoder = QwenLikePrompts()
+    context_size = 8_000
+    longest = 0
+    for scenario in fitting(encoder, BenchOptions(), context_size):
+        answers = {request.label: Answer("answer") for request in scenario.requests}
+        for request in scenario.requests:
+            longest = max(longest, len(encoder.chat(request.resolve(answers), request.tools)))
+    assert 0.7 * context_size < longest < context_size
+    assert fitting(encoder, BenchOptions(), 60_000) == fitting(encoder, BenchOptions(), 90_000)

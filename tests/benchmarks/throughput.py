@@ -153,7 +153,7 @@ def measure_decode(folder: Path, tokens: int = 96) -> None:
 
 
 async def _compare(folder: Path, model: Any, tokenizer: Any, fields: Mapping[str, Any]) -> None:
-    async with mlxd(folder) as server:
+    async with mlxd(str(folder)) as server:
         for count in (1, 4):
             await tokens_per_second(server.http, count, {**fields, "max_tokens": 8})
             rounds = []
