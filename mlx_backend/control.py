@@ -57,6 +57,7 @@ class ControlTokens:
     def __init__(self, tokens: Iterable[ControlToken]) -> None:
         self.tokens = tuple(sorted(tokens, key=lambda token: -len(token.text)))
         self._ids = {token.text: token.id for token in self.tokens}
+        self._clean = frozenset(t.text for t in self.tokens if self._is_clean(t))
         self._spelled = re.compile(_any_of(re.escape(token.text) for token in self.tokens))
         self._everywhere = re.compile(f"(?={self._spelled.pattern})")
         marks = [_with_blanks(token) for token in self.tokens]
@@ -75,11 +76,19 @@ class ControlTokens:
         return self._spelled.search(text) is not None
 
     def split(self, rendered: str) -> list[str]:
-        """[text, cut, text, cut, …, text]; a cut is BREAK or a control token and its blanks."""
-        parts = self._cuts.split(rendered)
-        if _ESCAPE in rendered:
-            parts[::2] = [_unescaped(part) for part in parts[::2]]
-        return parts
+        """[text, cut, text, cut, …, text]; a cut is BREAK or a control token and its blanks.
+
+        The parts joined are `rendered`; each text has to go through `as_written` still.
+        """
+        return self._cuts.split(rendered)
+
+    def ends_cleanly(self, cut: str) -> bool:
+        """Whether a cut ends here whatever follows it."""
+        return cut in self._clean
+
+    def _is_clean(self, token: ControlToken) -> bool:
+        longer = (t.text for t in self.tokens if t is not token)
+        return not token.eats_right and not any(t.startswith(token.text) for t in longer)
 
     def id_of(self, cut: str) -> int | None:
         """The token of a cut, None for BREAK."""
@@ -102,8 +111,8 @@ def _with_blanks(token: ControlToken) -> str:
     return left + re.escape(token.text) + right
 
 
-def _unescaped(part: str) -> str:
-    """The content's own U+FDD0 back; an escape that a template cut in two is dropped."""
+def as_written(part: str) -> str:
+    """The text with the content's own U+FDD0 back, without escapes that a template cut in two."""
     if _ESCAPE not in part:
         return part
     return _ESCAPE.join(piece.replace(_ESCAPE, "") for piece in part.split(_LITERAL))

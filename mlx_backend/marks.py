@@ -39,6 +39,15 @@ class Rendering:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """What a conversation opens with. `examples` gives two that have nothing else in common; equal
+    `key`s mean equal examples."""
+
+    key: Hashable
+    examples: Callable[[], Sequence[Sequence[Message]]]
+
+
+@dataclass(frozen=True, slots=True)
 class Joints:
     """Offsets from a prompt's end: its generation tail, what of it does not stay, and whether
     the next user message changes what stands before."""
@@ -78,36 +87,31 @@ class MarkFinder:
         self,
         ids: TokenIds,
         messages: Sequence[Message],
-        heads: tuple[Sequence[Message], ...],
+        head: Head,
         rendering: Rendering,
     ) -> Marks:
-        """The marks of the prompt `ids`, rendered from `messages`.
-
-        `heads` are two conversations of the same system text and one differing user message each.
-        """
+        """The marks of the prompt `ids`, rendered from `messages`, which open with `head`."""
         joints = self._joints_of(ids, messages, rendering)
         last_user_end = len(ids) - joints.tail
         if joints.turns_back:
             last_user_end = self._turning_point(ids, messages, rendering)
         return Marks(
-            head_end=self._head_end(ids, heads, rendering),
+            head_end=self._head_end(ids, head, rendering),
             last_user_end=last_user_end,
             stable_end=len(ids) - joints.unstable,
         )
 
-    def _head_end(
-        self, ids: TokenIds, heads: tuple[Sequence[Message], ...], rendering: Rendering
-    ) -> int:
-        key = (rendering.key, _signature(heads[0]))
-        head = self._heads.get(key)
-        if head is None:
+    def _head_end(self, ids: TokenIds, head: Head, rendering: Rendering) -> int:
+        key = (rendering.key, head.key)
+        found = self._heads.get(key)
+        if found is None:
             try:
-                one, other = (self.ids(head, rendering, generation=True) for head in heads)
+                one, other = (self.ids(m, rendering, generation=True) for m in head.examples())
             except PromptRejected:
                 return 0
-            head = one[: common_length(one, other)]
-            self._heads.put(key, head)
-        return common_length(ids, head)
+            found = one[: common_length(one, other)]
+            self._heads.put(key, found)
+        return common_length(ids, found)
 
     def _joints_of(
         self, ids: TokenIds, messages: Sequence[Message], rendering: Rendering

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlx_backend.control import BREAK, ControlTokens
+from mlx_backend.control import BREAK, ControlTokens, as_written
 from mlx_backend.memo import Memo
 from mlx_backend.messages import TokenIds, token_ids
 
 _MEMO_BYTES = 64 << 20
 _PROBES = ("Hello", " Hello", "\nHello there\n", "x", "a  b", "é", " ")
-_NOTHING = token_ids([])
+_MOST_JOINTS = 32
+NOTHING = token_ids([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,16 @@ class Guard:
     ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A rendered prompt and its ids. `joints` are its last places, as (characters, ids), behind a
+    control token: what comes before them does not depend on what follows."""
+
+    text: str
+    ids: TokenIds
+    joints: tuple[tuple[int, int], ...] = ()
+
+
 class PieceEncoder:
     """Encodes what a template rendered. `tokenizer` is a `tokenizers.Tokenizer`. Thread-safe."""
 
@@ -41,6 +52,7 @@ class PieceEncoder:
         self._tokenizer = tokenizer
         self._control = control
         self._bytes_of = bytes_of
+        self._cut_ids = {token.text: token_ids([token.id]) for token in control.tokens}
         self._control_ids = np.array([token.id for token in control.tokens], dtype=np.int32)
         self._memo: Memo[tuple[str, str], TokenIds] = Memo(_MEMO_BYTES, _entry_bytes)
         self._after_token = self._choose_guard_after_token()
@@ -50,31 +62,64 @@ class PieceEncoder:
     def encode(self, rendered: str) -> TokenIds:
         """The ids of a rendered prompt, without any token added in front or behind."""
         parts = self._control.split(rendered)
-        return self._encode_parts(parts if self.by_pieces else _rejoined(parts))
+        if not self.by_pieces:
+            parts = _rejoined(parts)
+        return _joined(self._encode_parts(parts, Guard()))
 
-    def _encode_parts(self, parts: Sequence[str]) -> TokenIds:
-        wanted = self._wanted(parts)
+    def continue_from(self, before: Encoded, rendered: str) -> Encoded:
+        """Encode `rendered`; what it shares with `before` is taken from there."""
+        if not self.by_pieces:
+            return Encoded(rendered, self.encode(rendered))
+        characters, count = _shared(before, rendered)
+        parts = self._control.split(rendered[characters:])
+        found = self._encode_parts(parts, self._after_token if characters else Guard())
+        ids = _joined([before.ids[:count], *found])
+        joints = [joint for joint in before.joints if joint[0] <= characters]
+        joints += self._joints(parts, found, len(rendered), len(ids))
+        return Encoded(rendered, ids, tuple(joints[-_MOST_JOINTS:]))
+
+    def _joints(
+        self, parts: Sequence[str], found: Sequence[TokenIds], characters: int, count: int
+    ) -> list[tuple[int, int]]:
+        """The last places behind a control token, counted from the end of the prompt."""
+        joints: list[tuple[int, int]] = []
+        for place in range(len(parts) - 1, 0, -2):
+            characters -= len(parts[place])
+            count -= len(found[place])
+            if self._control.ends_cleanly(parts[place - 1]):
+                joints.append((characters, count))
+                if len(joints) == _MOST_JOINTS:
+                    break
+            characters -= len(parts[place - 1])
+            count -= len(found[place - 1])
+        return joints[::-1]
+
+    def _encode_parts(self, parts: Sequence[str], guard: Guard) -> list[TokenIds]:
+        """The ids of each part; `guard` is the first one's."""
+        wanted = self._wanted(parts, guard)
         encoded = self._encode_all(key for key in wanted if isinstance(key, tuple))
-        found = [encoded[key] if isinstance(key, tuple) else key for key in wanted]
-        return np.concatenate(found) if found else _NOTHING
+        return [encoded[key] if isinstance(key, tuple) else key for key in wanted]
 
     def check(self, rendered: str) -> None:
         """Encode by pieces no longer if they do not give what the whole gives for `rendered`."""
         self.by_pieces = self.by_pieces and self._agrees_on(rendered)
 
-    def _wanted(self, parts: Sequence[str]) -> list[tuple[str, str] | TokenIds]:
-        """For each part the key of its piece, or its ids where it is a control token."""
+    def _wanted(self, parts: Sequence[str], guard: Guard) -> list[tuple[str, str] | TokenIds]:
+        """For each part the key of its piece, or its ids where it is no text."""
         wanted: list[tuple[str, str] | TokenIds] = []
-        guard = Guard()
         for place, part in enumerate(parts):
             if place % 2 == 0:
-                if part:
-                    wanted.append((guard.text, part))
-            elif (token := self._control.id_of(part)) is not None:
-                wanted.append(np.array([token], dtype=np.int32))
+                text = as_written(part)
+                wanted.append((guard.text, text) if text else NOTHING)
+            elif (ids := self._cut_ids.get(part)) is not None:
+                wanted.append(ids)
                 guard = self._after_token
-            else:
+            elif part == BREAK:
+                wanted.append(NOTHING)
                 guard = self._after_break
+            else:
+                wanted.append(token_ids([self._control.id_of(part)]))
+                guard = self._after_token
         return wanted
 
     def _encode_all(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], TokenIds]:
@@ -97,7 +142,7 @@ class PieceEncoder:
         if np.isin(ids, self._control_ids).any() and not self._control.is_spelled_in(text):
             # The normaliser made a control token of other characters: encode it in two halves.
             if len(text) == 1:
-                return _NOTHING
+                return NOTHING
             half = len(text) // 2
             ids = np.concatenate([self._one((guard, text[:half])), self._one(("", text[half:]))])
         return ids
@@ -144,11 +189,23 @@ class PieceEncoder:
         return texts
 
     def _agrees_on(self, rendered: str) -> bool:
-        by_pieces = self._encode_parts(self._control.split(rendered))
+        by_pieces = _joined(self._encode_parts(self._control.split(rendered), Guard()))
         return bool(by_pieces.tolist() == self._ids_of(rendered))
 
     def _ids_of(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _shared(before: Encoded, rendered: str) -> tuple[int, int]:
+    """The last joint up to which both prompts are the same, as (characters, ids)."""
+    for characters, count in reversed(before.joints):
+        if rendered.startswith(before.text[:characters]):
+            return characters, count
+    return 0, 0
+
+
+def _joined(found: Sequence[TokenIds]) -> TokenIds:
+    return np.concatenate(found) if found else NOTHING
 
 
 def _rejoined(parts: Sequence[str]) -> list[str]:

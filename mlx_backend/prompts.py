@@ -10,10 +10,11 @@ Rendering and encoding run in the caller's thread, which should not be the event
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from mlx_backend.content import Content
 from mlx_backend.control import ControlTokens, find_control_tokens
 from mlx_backend.conversation import Conversations
 from mlx_backend.errors import PromptRejected
-from mlx_backend.marks import PROBE_USERS, MarkFinder, Rendering
+from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
 from mlx_backend.messages import Marks, Prompt, TokenIds, token_ids
 from mlx_backend.pieces import PieceEncoder
+from mlx_backend.rendered import RenderedEncoder
 from mlx_backend.templates import Template, check_options
 from mlx_backend.token_text import TokenText
 from mlx_backend.traits import Message, TemplateTraits, find_traits
@@ -60,10 +62,11 @@ class MlxPromptEncoder:
         added = tokenizer.get_added_tokens_decoder()
         self.control = ControlTokens(find_control_tokens(added, source))
         self.pieces = PieceEncoder(tokenizer, self.control, TokenText(tokenizer).bytes_of)
-        self._chat = None if template is None else _Chat(template, self.control, self._encode, now)
-
-        if self._chat is not None:
-            self._chat.check(self.pieces)
+        self._rendered = RenderedEncoder(self.pieces, vocabulary.bos_id)
+        self._chat = None
+        if template is not None:
+            self._chat = _Chat(template, self.control, self._rendered, now)
+            self._chat.check_pieces()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -98,7 +101,7 @@ class MlxPromptEncoder:
         if _has_surrogates(text):
             raise PromptRejected("Half of a surrogate pair: this is not text.", "prompt")
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        ids = self._begun_once(token_ids(encoding.ids))
+        ids = self._rendered.begun_once(token_ids(encoding.ids))
         return Prompt(self._within_vocabulary(ids, "prompt"), Marks(is_raw=True))
 
     def ids(self, ids: Sequence[int]) -> Prompt:
@@ -109,17 +112,6 @@ class MlxPromptEncoder:
         except OverflowError:
             raise PromptRejected("A token id is far out of the vocabulary.", "prompt") from None
         return Prompt(token_ids(checked), Marks(is_raw=True))
-
-    def _encode(self, rendered: str) -> TokenIds:
-        return self._begun_once(self.pieces.encode(rendered))
-
-    def _begun_once(self, ids: TokenIds) -> TokenIds:
-        """The ids behind exactly one beginning-of-text token, if the model wants one."""
-        bos = self.vocabulary.bos_id
-        if bos is None:
-            return ids
-        first_other = next((i for i, token in enumerate(ids) if token != bos), len(ids))
-        return np.concatenate([token_ids([bos]), ids[first_other:]])
 
     def _within_vocabulary(self, ids: Any, field: str) -> Any:
         if not len(ids):
@@ -142,20 +134,21 @@ class _Chat:
         self,
         template: Template,
         control: ControlTokens,
-        encode: Callable[[str], TokenIds],
+        rendered: RenderedEncoder,
         now: Callable[[], datetime],
     ) -> None:
+        self._rendered = rendered
         self.traits = find_traits(template)
         self._content = Content(control)
         self._conversations = Conversations(self.traits, self._content)
-        self._marks = MarkFinder(template, self.traits, encode)
+        self._marks = MarkFinder(template, self.traits, rendered.encode)
         self._clock = ConversationClock(now)
 
-    def check(self, pieces: PieceEncoder) -> None:
+    def check_pieces(self) -> None:
         """Try the encoding by pieces on a conversation as this template renders it."""
         rendering = Rendering((), {}, datetime(2024, 1, 1), None)
         with suppress(PromptRejected):
-            pieces.check(self._marks.render(_SAMPLE, rendering, generation=True))
+            self._rendered.pieces.check(self._marks.render(_SAMPLE, rendering, generation=True))
 
     def encode(
         self,
@@ -169,37 +162,31 @@ class _Chat:
         known_tools = [tool for _, tool in named]
         conversation = self._conversations.normalise(messages, known_tools)
         key = (hash(tuple(name for name, _ in named)), json.dumps(options, sort_keys=True))
-        day = self._day(key, messages, conversation)
-        shown = known_tools if self.traits.shows_tools else []
-        rendering = Rendering(shown, options, day, (key, day))
-        ids = self._marks.ids(conversation, rendering, generation=True)
-        heads = self._heads(messages, known_tools)
-        return ids, self._marks.marks(ids, conversation, heads, rendering)
-
-    def _heads(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> tuple[Sequence[Message], ...]:
-        """Two conversations with this one's system text and tools, and nothing else in common."""
-        leading = []
-        for message in messages:
-            if message.get("role") not in ("system", "developer"):
-                break
-            leading.append(message)
-        return tuple(
-            self._conversations.normalise([*leading, {"role": "user", "content": text}], tools)
-            for text in PROBE_USERS
-        )
-
-    def _day(
-        self, key: Hashable, messages: Sequence[Mapping[str, Any]], conversation: Sequence[Message]
-    ) -> datetime:
         opening = next((i for i, m in enumerate(conversation) if m["role"] != "system"), -1)
         opened_with = tuple(message["content"] for message in conversation[: opening + 1])
-        return self._clock.day(
-            (key, hash(opened_with)), is_opening=len(conversation) <= opening + 1
-        )
+        name = (key, hash(opened_with))
+        day = self._clock.day(name, is_opening=len(conversation) <= opening + 1)
+        shown = known_tools if self.traits.shows_tools else []
+        rendering = Rendering(shown, options, day, (key, day))
+        text = self._marks.render(conversation, rendering, generation=True)
+        ids = self._rendered.encode_turn(text, name)
+        head = self._head(messages, known_tools)
+        return ids, self._marks.marks(ids, conversation, head, rendering)
+
+    def _head(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> Head:
+        """The system text and tools that this conversation opens with."""
+        leading = list(takewhile(lambda message: message["role"] in _HEAD_ROLES, messages))
+
+        def examples() -> list[list[Message]]:
+            users = ({"role": "user", "content": text} for text in PROBE_USERS)
+            return [self._conversations.normalise([*leading, user], tools) for user in users]
+
+        return Head(hash(tuple(message.get("content") for message in leading)), examples)
 
 
+_HEAD_ROLES = ("system", "developer")
 _SAMPLE: tuple[Message, ...] = (
     {"role": "user", "content": " What  is\n\nthis?\n"},
     {"role": "assistant", "content": "A test: é, 1234.\n"},

@@ -297,8 +297,10 @@ def test_a_longer_history_begins_with_the_shorter_one(
 def test_what_was_encoded_before_changes_nothing(
     family: str, conversation: tuple[list[Message], list[int]]
 ) -> None:
-    messages, _ = conversation
+    messages, ends = conversation
     fresh = encoder_of(family).chat(messages, [TOOL])
+    for end in ends:
+        ENCODERS[family].chat(messages[:end], [TOOL])
     again = ENCODERS[family].chat(messages, [TOOL])
     assert fresh.tokens.tolist() == again.tokens.tolist()
     assert fresh.marks == again.marks
