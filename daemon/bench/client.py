@@ -18,13 +18,14 @@ from typing import Any
 import httpx2
 
 from daemon.bench.traffic import Answer, Cancel
+from daemon.errors import CommandFailed
 
 _PROGRESS = re.compile(r"(\d+)/(\d+)")
 ReadProgress = tuple[int, int]
 """Tokens of a prompt that are in the model's state, reused ones included, and its length."""
 
 
-class BenchFailed(Exception):
+class BenchFailed(CommandFailed):
     """A server could not be started, or answered a request with an error."""
 
 

@@ -62,7 +62,7 @@ class _Work:
 
 
 def run(options: BenchOptions, say: Callable[[str], None] = lambda line: None) -> BenchReport:
-    """Play the chosen scenarios; `say` gets a line when one is done. Raises BenchFailed."""
+    """Play the chosen scenarios; `say` gets a line when one is done. Raises CommandFailed."""
     with tempfile.TemporaryDirectory() as folder:
         models = _models(options, Path(folder))
         results = [
