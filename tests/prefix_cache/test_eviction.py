@@ -1,0 +1,378 @@
+"""What goes when there is no room, and what must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from daemon.prefix_cache.checkpoints import EntryKind
+from mlx_backend.messages import CacheKind, token_ids
+from tests.prefix_cache.traffic import KINDS, Conversation, Traffic, bytes_of, restored, text
+
+
+def reuse(traffic: Traffic, tokens: list[int]) -> int:
+    """What a prompt that goes on from `tokens` would reuse; does not count as use."""
+    return traffic.cache.peek([*tokens, 60_000])
+
+
+def checkpoints_for(count: int, tokens: int = 5_000) -> int:
+    return bytes_of(checkpoints=count, tokens=tokens, nodes=2 * count + 2)
+
+
+@KINDS
+def test_the_least_recently_used_goes_first_and_a_hit_counts_as_use(kind):
+    traffic = Traffic(kind, max_entries=2)
+    first, second, third = (text(100, seed) for seed in (1, 2, 3))
+    traffic.store(first, session="first")
+    traffic.store(second, session="second")
+    traffic.cache.release(traffic.match([*first, 1]))
+    traffic.store(third, session="third")
+    assert [reuse(traffic, tokens) for tokens in (first, second, third)] == [100, 0, 100]
+
+
+@KINDS
+def test_peeking_is_no_use(kind):
+    traffic = Traffic(kind, max_entries=2)
+    first, second, third = (text(100, seed) for seed in (1, 2, 3))
+    traffic.store(first)
+    traffic.store(second)
+    assert reuse(traffic, first) == 100
+    traffic.store(third)
+    assert reuse(traffic, first) == 0
+
+
+@KINDS
+def test_the_byte_limit_holds_after_each_of_ten_inserts(kind):
+    traffic = Traffic(kind, max_bytes=10_000_000, checkpoint_bytes=3_000_000)
+    for seed in range(10):
+        traffic.store(text(150_000 if kind is CacheKind.SLICEABLE else 100, seed))
+        status = traffic.cache.status()
+        assert 0 < status.bytes <= status.max_bytes == 10_000_000
+    assert traffic.cache.status().entries == (4 if kind is CacheKind.SLICEABLE else 3)
+
+
+@KINDS
+def test_the_array_limit_holds_like_the_byte_limit(kind):
+    traffic = Traffic(kind, max_arrays=10, block_tokens=50)
+    for seed in range(10):
+        traffic.store(text(100, seed))
+        assert 0 < traffic.cache.status().arrays <= 10
+    assert traffic.cache.status().entries == (5 if kind is CacheKind.SLICEABLE else 2)
+
+
+@KINDS
+def test_no_entries_means_no_captures_and_never_fails(kind):
+    traffic = Traffic(kind, max_entries=0)
+    conversation = Conversation(traffic, "main", text(200, 1), seed=1)
+    assert [conversation.turn() for _ in range(3)] == [0, 0, 0]
+    assert traffic.cache.status().bytes == 0
+
+
+@KINDS
+def test_no_bytes_means_every_capture_is_skipped_and_counted(kind):
+    traffic = Traffic(kind, max_bytes=0)
+    assert not traffic.store(text(100, 1))
+    assert traffic.cache.status().skipped_captures == 1
+
+
+def test_a_model_without_reuse_stores_and_matches_nothing():
+    traffic = Traffic(CacheKind.UNCACHEABLE)
+    assert not traffic.store(text(100, 1))
+    assert traffic.match(text(100, 1)).length == 0
+
+
+@KINDS
+def test_an_evicted_parent_leaves_its_child_whole(kind):
+    traffic = Traffic(kind, max_entries=2)
+    parent = text(100, 1)
+    traffic.store(parent, EntryKind.TURN_END, "main")
+    traffic.store([*parent, *text(100, 2)], EntryKind.TURN_END, "main")
+    traffic.store(text(100, 3), EntryKind.TURN_END, "other")
+    match = traffic.match([*parent, *text(100, 2), 5])
+    assert match.length == 200
+    if kind is CacheKind.CHECKPOINTED:
+        traffic.cache.release(match)
+        traffic.store(text(100, 4), EntryKind.TURN_END, "third")
+        assert reuse(traffic, parent) == 0
+        assert reuse(traffic, [*parent, *text(100, 2)]) == 200
+
+
+@KINDS
+def test_what_is_in_use_is_not_evicted_and_what_it_restored_does_not_change(kind):
+    traffic = Traffic(kind, max_entries=1)
+    used = text(100, 1)
+    traffic.store(used, session="used")
+    match = traffic.match([*used, 1])
+    for seed in range(2, 6):
+        assert not traffic.store(text(100, seed), session=str(seed))
+        assert reuse(traffic, used) == 100
+    assert restored(match, kind) == used
+    traffic.cache.release(match)
+    traffic.cache.release(match)
+    assert traffic.store(text(100, 9))
+    assert reuse(traffic, used) == 0
+
+
+@KINDS
+def test_limits_hold_again_once_nothing_is_in_use(kind):
+    traffic = Traffic(kind, max_entries=3)
+    prompts = [text(100, seed) for seed in range(3)]
+    for number, prompt in enumerate(prompts):
+        traffic.store(prompt, session=str(number))
+    held = [traffic.match([*prompt, 1]) for prompt in prompts]
+    traffic.store([*prompts[0], *text(50, 9)], session="0")
+    for match in held:
+        traffic.cache.release(match)
+        traffic.cache.check()
+    assert traffic.cache.status().entries <= 3
+
+
+@KINDS
+def test_forks_of_a_head_survive_the_heads_eviction_midway(kind):
+    traffic = Traffic(kind, max_entries=3)
+    head = text(200, 1)
+    traffic.store(head, EntryKind.HEAD, "a")
+    held = [traffic.match([*head, *text(10, 2)]), traffic.match([*head, *text(10, 3)])]
+    traffic.store([*head, *text(50, 2)], session="a")
+    traffic.store([*head, *text(50, 3)], session="b")
+    traffic.store([*head, *text(50, 4)], session="c")
+    for match in held:
+        assert restored(match, kind) == head
+        traffic.cache.release(match)
+    assert traffic.match([*head, *text(50, 4), 1]).length == 250
+    assert traffic.match([*head, *text(50, 5)]).length == 200
+
+
+# Over-large newcomers
+
+
+def test_an_over_large_newcomer_is_cut_to_the_blocks_that_fit():
+    traffic = Traffic(CacheKind.SLICEABLE, max_bytes=bytes_of(tokens=1_000, nodes=4))
+    kept, newcomer = text(300, 1), text(5_000, 2)
+    traffic.store(kept)
+    assert traffic.store(newcomer)
+    assert reuse(traffic, kept) == 300
+    assert 500 <= reuse(traffic, newcomer) <= 750
+    assert reuse(traffic, newcomer) % traffic.block_tokens == 0
+
+
+def test_an_over_large_newcomer_shortens_others_to_half_the_cache_at_most():
+    traffic = Traffic(CacheKind.SLICEABLE, max_bytes=bytes_of(tokens=1_000, nodes=4))
+    old, new, newcomer = text(450, 1), text(450, 2), text(5_000, 3)
+    traffic.store(old)
+    traffic.store(new)
+    assert traffic.store(newcomer)
+    assert 400 <= reuse(traffic, newcomer) <= 500
+    assert reuse(traffic, new) == 450
+    assert 0 < reuse(traffic, old) < 200
+
+
+def test_an_over_large_conversation_keeps_its_beginning_turn_after_turn():
+    traffic = Traffic(CacheKind.SLICEABLE, max_bytes=bytes_of(tokens=1_000, nodes=4))
+    conversation = Conversation(traffic, "main", text(900, 1), seed=1, user_length=300)
+    conversation.turn()
+    for _ in range(4):
+        assert conversation.turn() >= 450
+
+
+def test_a_checkpoint_that_cannot_fit_is_skipped_and_costs_nobody_anything():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_bytes=checkpoints_for(2))
+    kept = text(100, 1)
+    traffic.store(kept)
+    assert not traffic.store(text(300_000, 2))
+    assert reuse(traffic, kept) == 100
+    status = traffic.cache.status()
+    assert (status.skipped_captures, status.evicted_entries) == (1, 0)
+
+
+# Conversations on models that can be cut
+
+
+def test_an_entry_supersedes_the_one_it_extends():
+    traffic = Traffic(CacheKind.SLICEABLE)
+    conversation = Conversation(traffic, "main", text(200, 1), seed=1)
+    for _ in range(10):
+        conversation.turn()
+        assert traffic.cache.status().entries == 1
+    assert traffic.cache.status().evicted_entries == 0
+
+
+def test_a_conversation_is_shortened_before_it_is_lost():
+    traffic = Traffic(CacheKind.SLICEABLE, max_bytes=bytes_of(tokens=1_000, nodes=4))
+    old = text(600, 1)
+    traffic.store(old)
+    left = []
+    for seed in range(2, 6):
+        traffic.store(text(150, seed))
+        left.append(reuse(traffic, old))
+    assert left == [600, 600, 512, 320]
+    assert traffic.cache.status().evicted_entries == 0
+
+
+def test_shared_tokens_are_held_once():
+    traffic = Traffic(CacheKind.SLICEABLE)
+    head = text(2_000, 1)
+    for seed in range(20):
+        traffic.store([*head, *text(100, seed + 2)])
+    status = traffic.cache.status()
+    assert status.tokens == 2_000 + 20 * 100
+    assert status.span_bytes == status.tokens * 16
+
+
+# Thinning on models that cannot
+
+
+def test_the_conversation_that_holds_the_most_thins_itself_first():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=8)
+    small = Conversation(traffic, "small", text(200, 1), seed=1)
+    small.turn()
+    before = traffic.cache.status().entries
+    busy = Conversation(traffic, "busy", text(200, 2), seed=2)
+    for _ in range(6):
+        busy.turn()
+    assert before == 3
+    assert reuse(traffic, [*small.head, *small.history]) == len(small.head) + len(small.history)
+    assert traffic.cache.status().evicted_entries == 0
+
+
+def test_the_checkpoint_that_saves_the_fewest_tokens_goes_first():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=4)
+    prompt = text(1_000, 1)
+    for offset in (300, 400, 800, 970):
+        traffic.store(prompt[:offset], EntryKind.INTERVAL, "main")
+    traffic.store(prompt, EntryKind.INTERVAL, "main")
+    assert [reuse(traffic, prompt[:n]) for n in (300, 400, 800, 970)] == [300, 300, 800, 970]
+
+
+def test_bytes_are_weighed_against_tokens():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=3)
+    prompt = text(1_000, 1)
+    for offset, size in ((300, 1_000_000), (700, 4_000_000), (1_000, 1_000_000)):
+        traffic.checkpoint_bytes = size
+        traffic.store(prompt[:offset], EntryKind.INTERVAL, "main")
+    traffic.checkpoint_bytes = 1_000_000
+    traffic.store(text(100, 2), EntryKind.USER_END, "other")
+    assert [reuse(traffic, prompt[:n]) for n in (300, 700, 1_000)] == [300, 300, 1_000]
+
+
+ORDER = [
+    EntryKind.INTERVAL,
+    EntryKind.PARTIAL,
+    EntryKind.TURN_END,
+    EntryKind.PROMPT_END,
+    EntryKind.STABLE_END,
+    EntryKind.FORK,
+    EntryKind.USER_END,
+]
+
+
+@pytest.mark.parametrize("kinds", [ORDER, ORDER[::-1], ORDER[3:] + ORDER[:3]])
+def test_a_conversation_gives_up_its_kinds_in_order_and_keeps_one(kinds):
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=len(ORDER))
+    prompt = text(1_000, 1)
+    offsets = {kind: 100 * (place + 1) for place, kind in enumerate(kinds)}
+    for kind, offset in offsets.items():
+        traffic.store(prompt[:offset], kind, "main")
+    for number, kind in enumerate(ORDER[:-1]):
+        traffic.store(text(90 + number, 100 + number), EntryKind.USER_END, f"new-{number}")
+        left = {k for k, offset in offsets.items() if reuse(traffic, prompt[:offset]) == offset}
+        assert left == set(ORDER[ORDER.index(kind) + 1 :])
+    assert traffic.cache.status().evicted_entries == 0
+
+
+def test_what_the_next_turn_needs_stays_when_older_ends_go():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=3)
+    conversation = Conversation(traffic, "main", text(200, 1), seed=1)
+    conversation.turn()
+    old = conversation.last_boundary
+    conversation.turn()
+    tokens = [*conversation.head, *conversation.history]
+    new = conversation.last_boundary
+    assert [reuse(traffic, tokens[:n]) for n in (200, old, new)] == [200, 200, new]
+    assert reuse(traffic, tokens) == len(tokens)
+
+
+def test_branches_of_one_session_keep_the_end_of_their_last_user_message():
+    """Sub-agents that run in turns under their parent's session id must not thin each other."""
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=9)
+    head = text(500, 1)
+    agents = [Conversation(traffic, "shared", head, seed=n + 2) for n in range(4)]
+    for _ in range(4):
+        for agent in agents:
+            boundary = agent.last_boundary
+            assert agent.turn() >= boundary
+
+
+def test_a_head_that_is_shared_outlives_the_conversations_on_it():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=3)
+    head = text(500, 1)
+    for seed in range(2, 12):
+        conversation = Conversation(traffic, str(seed), head, seed=seed)
+        assert conversation.turn() == (500 if seed > 2 else 0)
+
+
+def test_under_a_limit_of_one_the_newest_checkpoint_stays():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=1)
+    conversation = Conversation(traffic, "main", text(500, 1), seed=1, user_length=300)
+    conversation.turn()
+    for _ in range(4):
+        boundary = conversation.last_boundary
+        assert conversation.turn() >= boundary
+
+
+def test_a_checkpoint_close_behind_another_is_not_wanted():
+    traffic = Traffic(CacheKind.CHECKPOINTED)
+    prompt = text(200, 1)
+    traffic.store(prompt[:100])
+    cache = traffic.cache
+    wanted = [n for n in range(90, 130) if cache.wants(token_ids(prompt[:n]), EntryKind.FORK)]
+    assert wanted == [*range(90, 100), *range(116, 130)]
+
+
+def test_an_offset_stored_twice_takes_the_stronger_kind():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=2)
+    prompt = text(400, 1)
+    traffic.store(prompt[:200], EntryKind.INTERVAL, "main")
+    ids = token_ids(prompt[:200])
+    assert traffic.cache.insert(
+        ids,
+        span=None,
+        checkpoint=traffic.checkpoint(ids),
+        kind=EntryKind.USER_END,
+        conversation="main",
+    )
+    traffic.store(prompt, EntryKind.INTERVAL, "main")
+    traffic.store(text(100, 2), EntryKind.USER_END, "other")
+    assert reuse(traffic, prompt[:200]) == 200
+    assert reuse(traffic, prompt) == 200
+
+
+def test_clearing_forgets_everything_and_outlives_a_pin():
+    traffic = Traffic(CacheKind.SLICEABLE)
+    traffic.store(text(100, 1))
+    match = traffic.match([*text(100, 1), 1])
+    traffic.cache.clear()
+    traffic.cache.check()
+    traffic.cache.release(match)
+    assert traffic.cache.status().bytes == 0
+    assert traffic.store(text(100, 1))
+
+
+def test_small_one_shot_calls_do_not_push_out_the_session_they_serve():
+    traffic = Traffic(CacheKind.SLICEABLE, max_entries=4)
+    main = text(3_000, 1)
+    traffic.store(main)
+    for seed in range(2, 30):
+        traffic.store(text(80, seed))
+    assert reuse(traffic, main) == 3_000
+
+
+def test_status_adds_up():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=50)
+    conversation = Conversation(traffic, "main", text(200, 1), seed=1)
+    for _ in range(3):
+        conversation.turn()
+    status = traffic.cache.status()
+    assert status.bytes == status.span_bytes + status.checkpoint_bytes + status.index_bytes
+    assert status.checkpoint_bytes == status.checkpoints * 1_000_000
+    assert (status.entries, status.max_entries) == (7, 50)
+    assert (status.hits, status.misses) == (2, 1)
