@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlx_backend.errors import BackendError, ModelDamaged, ModelNotFound, ModelUnsupported
 from mlx_backend.file_limit import open_file_limit_kept
@@ -24,6 +24,9 @@ from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
 from mlx_backend.stop_ids import listed_ids, turn_end_ids
 from mlx_backend.templates import FunctionTemplate, JinjaTemplate, Template
 from mlx_backend.token_text import TokenText
+
+if TYPE_CHECKING:
+    from mlx_backend.layers import CacheLayout
 
 _CONTEXT_NAMES = (
     "max_position_embeddings",
@@ -44,6 +47,14 @@ _EMBEDDING_NAMES = (
     "word_embeddings",
     "tok_embeddings",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    folder: Path
+    config: Mapping[str, Any]
+    weights: tuple[Path, ...]
+    adapter: Path | None
 
 
 @dataclass(frozen=True)
@@ -72,38 +83,25 @@ def load(
     `kv_bits` 4 or 8 keeps the KV quantised; `context_size` is an upper bound; `adapter` is a
     folder with LoRA weights; `name` is what the API calls the model.
     """
-    folder = find_folder(path_or_repo)
-    adapter_folder = None if adapter is None else _adapter_folder(adapter)
-    config = read_config(folder)
-    weight_files = check_weights(folder)
+    files = _find_files(path_or_repo, adapter)
     with open_file_limit_kept():
-        import mlx_lm
-
         from mlx_backend.backend import MlxBackend
         from mlx_backend.layers import classify
-    tokenizer = _load_tokenizer(folder)
-    model = _load_model(folder, adapter_folder)
+    model = _load_model(files)
+    tokenizer = _load_tokenizer(files.folder)
     layout = classify(model, kv_bits=kv_bits)
     weight_bytes, rows = _sizes(model)
-    prompts = _prompts(tokenizer, rows or _vocabulary_size(config))
-    known_context, warnings = _known_context(config, tokenizer)
-    digest = identity(
-        folder,
-        weight_files,
-        cache_classes=layout.class_names,
-        kv_bits=kv_bits,
-        adapter=adapter_folder,
-        mlx_lm_version=mlx_lm.__version__,
-    )
+    prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config))
+    known_context, warnings = _known_context(files.config, tokenizer)
     info = ModelInfo(
         name=name or Path(path_or_repo).name,
-        path=str(folder),
-        identity=digest,
+        path=str(files.folder),
+        identity=_identity(files, layout, kv_bits),
         cache_kind=layout.kind,
         cache_classes=layout.class_names,
         vocabulary_size=prompts.vocabulary.size,
         context_size=min(known_context, context_size or known_context),
-        stop_ids=_stop_ids(folder, config, tokenizer, prompts),
+        stop_ids=_stop_ids(files, tokenizer, prompts),
         weight_bytes=weight_bytes,
         span_token_bytes=layout.span_token_bytes,
         checkpoint_bytes=layout.checkpoint_bytes,
@@ -123,6 +121,25 @@ def load_prompts(path_or_repo: str) -> MlxPromptEncoder:
     return _prompts(tokenizer, _vocabulary_size(config))
 
 
+def _find_files(path_or_repo: str, adapter: str | None) -> _Files:
+    adapter_folder = None if adapter is None else _adapter_folder(adapter)
+    folder = find_folder(path_or_repo)
+    return _Files(folder, read_config(folder), check_weights(folder), adapter_folder)
+
+
+def _identity(files: _Files, layout: CacheLayout, kv_bits: int | None) -> str:
+    import mlx_lm
+
+    return identity(
+        files.folder,
+        files.weights,
+        cache_classes=layout.class_names,
+        kv_bits=kv_bits,
+        adapter=files.adapter,
+        mlx_lm_version=mlx_lm.__version__,
+    )
+
+
 def _adapter_folder(adapter: str) -> Path:
     folder = Path(adapter).expanduser()
     if not (folder / "adapter_config.json").is_file():
@@ -130,17 +147,17 @@ def _adapter_folder(adapter: str) -> Path:
     return folder.resolve()
 
 
-def _load_model(folder: Path, adapter: Path | None) -> Any:
-    """The model with its weights, evaluated."""
+def _load_model(files: _Files) -> Any:
+    """The model, its weights still to be read: what contradicts itself is found at once."""
     from mlx_lm.utils import load_adapters, load_model
 
     try:
-        model, _ = load_model(folder)
-        if adapter is not None:
-            model = load_adapters(model, str(adapter))
+        model, _ = load_model(files.folder, lazy=True)
+        if files.adapter is not None:
+            model = load_adapters(model, str(files.adapter))
             model.eval()
     except Exception as error:  # configs and weights can contradict each other in any way
-        raise _why_not_loaded(folder, error) from error
+        raise _why_not_loaded(files.folder, error) from error
     return model
 
 
@@ -192,11 +209,9 @@ def _bos_id(tokenizer: Any) -> int | None:
     return int(bos) if bos is not None and ids[:1] == [bos] else None
 
 
-def _stop_ids(
-    folder: Path, config: Mapping[str, Any], tokenizer: Any, prompts: MlxPromptEncoder
-) -> frozenset[int]:
-    generation_config = read_json(folder / "generation_config.json", optional=True)
-    found = set(listed_ids(config, generation_config)) | set(tokenizer.eos_token_ids)
+def _stop_ids(files: _Files, tokenizer: Any, prompts: MlxPromptEncoder) -> frozenset[int]:
+    generation_config = read_json(files.folder / "generation_config.json", optional=True)
+    found = set(listed_ids(files.config, generation_config)) | set(tokenizer.eos_token_ids)
     template = _template(tokenizer)
     if template is not None:
         found |= turn_end_ids(template, prompts.control)
@@ -235,10 +250,12 @@ def _vocabulary_size(config: Mapping[str, Any]) -> int:
 
 
 def _sizes(model: Any) -> tuple[int, int | None]:
-    """Bytes of the weights, and the rows of the embedding, None if there is no telling."""
+    """Read the weights: their bytes, and the rows of the embedding, None if it is not known."""
+    import mlx.core as mx
     import mlx.nn as nn
     from mlx.utils import tree_flatten
 
+    mx.eval(model.parameters())
     weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     rows = [
         module.weight.shape[0]
