@@ -3,13 +3,14 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models.cache import ArraysCache
 
 from mlx_backend.errors import ModelUnsupported, RestoreFailed, StateMismatch, StepFailed
 from mlx_backend.interface import Snapshot
 from mlx_backend.layers import arrays_of, classify, leaf_caches
 from mlx_backend.messages import CacheKind
 from mlx_backend.rows import fresh_row, offsets, restore_row
-from mlx_backend.snapshots import Block, MlxSpan
+from mlx_backend.snapshots import Block, LeafState, MlxCheckpoint, MlxSpan
 from mlx_backend.tiny_models import build
 from tests.mlx_backend.tiny_rows import (
     KEPT_KINDS,
@@ -193,6 +194,20 @@ def test_making_room_copies_one_array_at_a_time():
     mx.reset_peak_memory()
     row.reserve(21_000)
     assert mx.get_peak_memory() - others <= row.nbytes * (1 + 1 / 6)
+    assert abs(live_bytes() - others - row.nbytes) < 1024
+
+
+@pytest.mark.parametrize("kind", KEPT_KINDS)
+def test_a_restored_row_holds_nothing_of_its_snapshot(kind):
+    read = row_of(kind, [TOKENS])
+    live_bytes()
+    snapshot = snapshot_of(read)
+    del read
+    others = live_bytes() - sum(span.nbytes for span in snapshot.spans)
+    others -= snapshot.checkpoint.nbytes if snapshot.checkpoint else 0
+    row = restore_row(tiny_layout(kind), snapshot, room=300)
+    del snapshot
+    assert abs(live_bytes() - others - row.nbytes) < 1024
 
 
 def test_reading_evaluates_the_state_and_never_the_logits():
@@ -286,6 +301,17 @@ def test_a_checkpoint_of_another_model_is_rejected():
     whole = snapshot_of(row_of("tiny-sliding", [TOKENS]))
     other = snapshot_of(row_of("mamba2", [TOKENS]))
     assert "layers" in rejected("tiny-sliding", Snapshot(200, whole.spans, other.checkpoint))
+
+
+def test_a_checkpoint_of_other_recurrent_layers_is_rejected():
+    snapshot = snapshot_of(row_of("mamba2", [TOKENS]))
+    one_each = [
+        LeafState(ArraysCache, (), state.arrays[:1]) for state in snapshot.checkpoint.states()
+    ]
+    checkpoint = MlxCheckpoint(200, one_each)
+    assert "1 recurrent arrays, not 2" in rejected(
+        "mamba2", Snapshot(200, snapshot.spans, checkpoint)
+    )
 
 
 def test_a_checkpoint_whose_ring_is_elsewhere_than_its_key_is_rejected():

@@ -145,6 +145,7 @@ def test_small_neighbours_become_one_block_and_full_blocks_are_handed_on():
     joined = span.join(row.capture_span(100, 200)).join(row.capture_span(200, 300))
     assert joined.block_lengths() == (1024, 1024, 652)
     assert joined.blocks[:2] == span.blocks[:2]
+    assert span.join(row.capture_span(0, 1000)).block_lengths() == (1024, 1024, 452, 1000)
     left, right = joined.split(1024)
     assert left.blocks == joined.blocks[:1]
     assert right.blocks == joined.blocks[1:]
@@ -243,10 +244,11 @@ def extracted(cache, row):
     return cache.extract(row)
 
 
-@pytest.mark.parametrize("steps", [1, 10, 70])
+@pytest.mark.parametrize(
+    ("lengths", "steps"), [((3, 9, 20), 5), ((3, 50, 90), 1), ((3, 50, 90), 10), ((3, 50, 90), 70)]
+)
 @pytest.mark.parametrize("kind", BATCHABLE_KINDS)
-def test_a_row_captured_from_inside_a_batch_is_that_row(kind, steps):
-    lengths = (3, 50, 90)
+def test_a_row_captured_from_inside_a_batch_is_that_row(kind, lengths, steps):
     layout = tiny_layout(kind)
     merged, tokens = batch_of(kind, lengths, steps)
     for row, length in enumerate(lengths):
@@ -283,6 +285,13 @@ def test_offsets_of_a_batch_are_each_rows_own():
     assert set(offsets(merged, 1)) == {90}
     with pytest.raises(StateMismatch):
         check_state(layout, merged, 90, row=0)
+
+
+def test_a_recurrent_row_in_the_middle_of_a_padded_batch_is_not_captured():
+    row = row_of("mamba2", [TOKENS])
+    row.caches[0].prepare(lengths=[3])
+    with pytest.raises(StateMismatch, match="padded"):
+        row.capture_checkpoint()
 
 
 def test_an_unknown_cache_class_is_never_captured():
