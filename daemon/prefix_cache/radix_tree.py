@@ -27,7 +27,7 @@ from mlx_backend.messages import TokenIds
 TOKEN_BYTES = 4
 """The index's bytes for one token: its id."""
 
-NODE_BYTES = 640
+NODE_BYTES = 700
 """The index's own bytes for one node beside its ids: objects, dictionaries, array header."""
 
 
