@@ -39,14 +39,7 @@ class BatchSampler:
         self.samplings = list(samplings)
         self.indices = [int(i) for i in indices]
         self.failed: Any = None
-        drawn = [i for i, s in enumerate(samplings) if s.temperature > 0]
-        filtered = [i for i in drawn if _is_filtered(samplings[i])]
-        plain = [i for i in drawn if not _is_filtered(samplings[i])]
-        self._groups: list[_Group] = []
-        if plain:
-            self._groups.append(_Group(plain, samplings))
-        if filtered:
-            self._groups.append(_FilteredGroup(filtered, samplings))
+        self._groups = _groups(self.samplings)
 
     def __call__(self, logprobs: Any) -> Any:
         """The tokens; `failed` becomes a lazy (rows,) mask that is evaluated along with them."""
@@ -85,30 +78,49 @@ class _Group:
 
 
 class _FilteredGroup(_Group):
-    """Rows with top_p, top_k or min_p: sorted, cut, and drawn by rank."""
+    """Rows with one top_k (0 for none), and perhaps top_p or min_p: cut, and drawn by rank."""
 
-    def __init__(self, rows: list[int], samplings: Sequence[Sampling]) -> None:
+    def __init__(self, rows: list[int], samplings: Sequence[Sampling], top_k: int) -> None:
         super().__init__(rows, samplings)
         chosen = [samplings[i] for i in rows]
+        self.top_k = top_k
         # Rounding lets a cumulated mass exceed 1: without top_p the limit is beyond reach.
         self.top_ps = mx.array([s.top_p if s.top_p < 1 else 2.0 for s in chosen])[:, None]
-        self.top_ks = mx.array([s.top_k or np.iinfo(np.int32).max for s in chosen])[:, None]
         min_ps = np.array([s.min_p for s in chosen], dtype=np.float32)
         with np.errstate(divide="ignore"):
             self.log_min_ps = mx.array(np.log(min_ps))[:, None]
 
     def _draw(self, logprobs: Any, noise: Any) -> Any:
-        order = mx.argsort(-logprobs, axis=-1)
+        order = self._best_first(logprobs)
         ranked = mx.take_along_axis(logprobs, order, axis=-1)
-        ranks = mx.arange(ranked.shape[-1])[None]
         mass_above = mx.cumsum(mx.exp(ranked), axis=-1, inclusive=False)
         keep = mass_above < self.top_ps
-        keep &= ranks < self.top_ks
         keep &= ranked >= ranked[:, :1] + self.log_min_ps
-        keep |= ranks == 0
-        scores = mx.where(keep, ranked / self.temperatures + noise, -mx.inf)
-        winner = mx.argmax(scores, axis=-1, keepdims=True)
+        keep |= mx.arange(ranked.shape[-1])[None] == 0
+        scores = ranked / self.temperatures + mx.take_along_axis(noise, order, axis=-1)
+        winner = mx.argmax(mx.where(keep, scores, -mx.inf), axis=-1, keepdims=True)
         return mx.take_along_axis(order, winner, axis=-1)[:, 0]
+
+    def _best_first(self, logprobs: Any) -> Any:
+        """The tokens from the most likely on; with top_k those alone, which is far less to sort."""
+        if not 0 < self.top_k < logprobs.shape[-1]:
+            return mx.argsort(-logprobs, axis=-1)
+        best = mx.argpartition(-logprobs, kth=self.top_k - 1, axis=-1)[:, : self.top_k]
+        order = mx.argsort(-mx.take_along_axis(logprobs, best, axis=-1), axis=-1)
+        return mx.take_along_axis(best, order, axis=-1)
+
+
+def _groups(samplings: Sequence[Sampling]) -> list[_Group]:
+    """The rows that are drawn, by how; greedy ones are in none."""
+    plain: list[int] = []
+    filtered: dict[int, list[int]] = {}
+    for row, sampling in enumerate(samplings):
+        if sampling.temperature > 0 and _is_filtered(sampling):
+            filtered.setdefault(sampling.top_k, []).append(row)
+        elif sampling.temperature > 0:
+            plain.append(row)
+    groups: list[_Group] = [_Group(plain, samplings)] if plain else []
+    return groups + [_FilteredGroup(rows, samplings, k) for k, rows in filtered.items()]
 
 
 def _is_filtered(sampling: Sampling) -> bool:

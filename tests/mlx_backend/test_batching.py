@@ -175,6 +175,18 @@ def test_a_penalty_that_cannot_be_applied_fails_its_row_alone() -> None:
     assert broken.is_released
 
 
+def test_a_draw_that_failed_is_still_known_after_its_row_has_joined_a_batch() -> None:
+    rig = Rig("tiny-full")
+    broken = rig.start(PROMPTS[0])
+    rig.listener.spoilt = broken
+    (last,) = rig.backend.step()  # the draw in flight is the spoilt one
+    assert last.error is None
+    healthy = rig.start(PROMPTS[2])
+    errors = {one.row: one.error for one in rig.backend.step()}
+    assert rig.backend.counters.batch_copies == 1
+    assert errors == {broken: "the model's output is not a number", healthy: None}
+
+
 class NearTies:
     """A model in bfloat16 whose two best logits differ by one step of the type."""
 
