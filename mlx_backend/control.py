@@ -19,6 +19,16 @@ _LITERAL = _ESCAPE + "\ufdd1"
 _ASCII_ESCAPE, _ASCII_LITERAL, _ASCII_BREAK = r"\ufdd0", r"\ufdd0\ufdd1", r"\ufdd0\ufdd2"
 BREAK = _ESCAPE + "\ufdd2"
 
+THINK_TAGS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|think:start|>", "<|think:end|>"),
+)
+"""How models write the begin and the end of their thinking."""
+
 _MARK_LIKE = re.compile(r"<\|.*\|>|[<\[]/?\|?(?:think|tool|reason|function)\w*\|?[>\]]", re.I)
 
 

@@ -26,6 +26,8 @@ _TEXT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
+    "added_tokens.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
 )

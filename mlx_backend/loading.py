@@ -94,7 +94,7 @@ def load(
     prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config))
     known_context, warnings = _known_context(files.config, tokenizer)
     info = ModelInfo(
-        name=name or Path(path_or_repo).name,
+        name=name or _name(path_or_repo),
         path=str(files.folder),
         identity=_identity(files, layout, kv_bits),
         cache_kind=layout.kind,
@@ -119,6 +119,12 @@ def load_prompts(path_or_repo: str) -> MlxPromptEncoder:
     with open_file_limit_kept():
         tokenizer = _load_tokenizer(folder)
     return _prompts(tokenizer, _vocabulary_size(config))
+
+
+def _name(path_or_repo: str) -> str:
+    """The folder's name; of a repository the part without its owner."""
+    path = Path(path_or_repo).expanduser()
+    return path.resolve().name if path.is_dir() else path.name
 
 
 def _find_files(path_or_repo: str, adapter: str | None) -> _Files:
@@ -171,7 +177,9 @@ def _why_not_loaded(folder: Path, error: Exception) -> BackendError:
 def _load_tokenizer(folder: Path) -> Any:
     """mlx-lm's wrapper of the tokenizer, which must be one of the `tokenizers` library."""
     from mlx_lm.utils import load_tokenizer
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # it warns of every model_type that is mlx-lm's own
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = load_tokenizer(folder, options)
@@ -180,6 +188,8 @@ def _load_tokenizer(folder: Path) -> Any:
         raise ModelDamaged(f"The tokenizer in {folder} cannot be loaded: {said}") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise ModelUnsupported(f"The tokenizer in {folder} is not in the tokenizer.json format.")
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     return tokenizer
 
 

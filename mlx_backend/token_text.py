@@ -2,7 +2,8 @@
 
 Byte-level and byte-fallback vocabularies (nearly all) are read token by token as bytes, which is
 exact and costs the same for every token. Others are decoded by the tokenizer itself, a few
-tokens at a time. Special tokens have no text; added tokens that are not special have theirs.
+tokens at a time. Special tokens have no text, except the marks of thinking, which tell thought
+from answer; added tokens that are not special have theirs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mlx_backend.control import THINK_TAGS
 from mlx_backend.output import ByteDecoder, TextDecoder
 
 _REPLACEMENT = "\ufffd"
@@ -91,8 +93,7 @@ class TokenText:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
         self._added: dict[int, bytes] = {
-            token: b"" if entry.special else entry.content.encode("utf-8", "replace")
-            for token, entry in added.items()
+            token: _text_of(entry).encode("utf-8", "replace") for token, entry in added.items()
         }
         decoder = tokenizer.decoder
         steps = _decoder_steps(decoder and json.loads(decoder.__getstate__()))
@@ -129,6 +130,15 @@ class TokenText:
     def _decode_known(self, ids: list[int]) -> str:
         known = [token for token in ids if 0 <= token < 2**32]
         return str(self._tokenizer.decode(known, skip_special_tokens=True))
+
+
+def _text_of(entry: Any) -> str:
+    """The text of an added token, "" for a special one."""
+    hidden = entry.special and entry.content not in _SHOWN
+    return "" if hidden else str(entry.content)
+
+
+_SHOWN = frozenset(mark for pair in THINK_TAGS for mark in pair)
 
 
 def _decoder_steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:

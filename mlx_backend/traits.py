@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from mlx_backend.control import THINK_TAGS
 from mlx_backend.errors import PromptRejected
 from mlx_backend.templates import Template, mentions
 
@@ -20,14 +21,6 @@ Message: TypeAlias = dict[str, Any]
 _NOW = datetime(2024, 1, 1)
 _LONG_ID, _SHORT_ID = "call_0a1b2c3d4e5f", "a1b2c3d4e"  # Mistral's templates want nine letters
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-THINK_TAGS = (
-    ("<think>", "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("<longcat_think>", "</longcat_think>"),
-    ("<seed:think>", "</seed:think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|think:start|>", "<|think:end|>"),
-)
 
 
 @dataclass(frozen=True, slots=True)

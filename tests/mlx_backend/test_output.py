@@ -120,6 +120,14 @@ def test_special_tokens_have_no_text_and_other_added_tokens_have_theirs(
     assert text_of(TextOutput(tokens.decoder()), groups) == "a<think｜>b"
 
 
+def test_marks_of_thinking_are_shown_even_where_they_are_special() -> None:
+    tokenizer = byte_level()._tokenizer
+    tokenizer.add_special_tokens([AddedToken("</think>", special=True)])
+    tokens = TokenText(tokenizer)
+    ids = [*byte_ids(tokens, b"a"), tokenizer.token_to_id("</think>"), *byte_ids(tokens, b"b")]
+    assert text_of(TextOutput(tokens.decoder()), [ids]) == "a</think>b"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_unknown_ids_are_passed_over(kind: Callable[[], TokenText]) -> None:
     tokens = kind()

@@ -206,6 +206,63 @@ def test_tokens_that_eat_blanks_do_so_by_pieces_too() -> None:
     assert prompt.tokens.tolist() == tokenizer.encode(whole, add_special_tokens=False).ids
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_are_those_of_transformers(family: str) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    chosen, encoder = FAMILIES[family], ENCODERS[family]
+    reference = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level(chosen.special), chat_template=chosen.source, **chosen.names
+    )
+    messages = [say("user", "What is it?"), say("assistant", "A  test,\n\n1."), say("user", "So")]
+    if family != "gemma":
+        messages.insert(0, say("system", "Be brief."))
+    tools = None if family in ("gemma", "harmony") else [TOOL]
+    expected = reference.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, return_dict=False
+    )
+    ids = encoder.chat(messages, tools or []).tokens.tolist()
+    if family == "llama":  # its date is today's
+        start = encoder._tokenizer.token_to_id("<|eot_id|>")
+        ids, expected = (x[x.index(start) :] for x in (ids, expected))
+    assert ids == expected
+
+
+def test_where_pieces_would_differ_the_whole_is_encoded() -> None:
+    from tokenizers import AddedToken, Tokenizer
+
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokenizer.add_special_tokens([AddedToken("<|word|>", normalized=False, single_word=True)])
+    source = "{% for m in messages %}{{ m.content + '<|word|>a<|im_end|>' }}{% endfor %}"
+    encoder = MlxPromptEncoder(
+        tokenizer, JinjaTemplate(source, {}), Vocabulary(tokenizer.get_vocab_size())
+    )
+    assert not encoder.pieces.by_pieces
+    assert encoder.warnings
+    prompt = encoder.chat([say("user", "b"), say("user", "c <|im_end|>")])
+    assert written(encoder, prompt.tokens) == "b<|word|>a<|im_end|>c <|im_end|><|word|>a<|im_end|>"
+    ids = prompt.tokens.tolist()
+    assert ids.count(tokenizer.token_to_id("<|word|>")) == 0  # it stands beside letters
+    assert ids.count(tokenizer.token_to_id("<|im_end|>")) == 2
+
+
+def test_many_threads_may_encode_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    encoder = encoder_of("qwen")
+
+    def history(number: int) -> list[Message]:
+        return [say("system", "s" * 400), say("user", f"{number} " + "word " * 300), call()]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(
+            pool.map(lambda i: encoder.chat(history(i % 7)[: 2 + i % 2]).tokens, range(64))
+        )
+    for i, tokens in enumerate(found):
+        expected = encoder_of("qwen").chat(history(i % 7)[: 2 + i % 2]).tokens if i < 14 else None
+        assert expected is None or tokens.tolist() == expected.tolist()
+
+
 class CountingTokenizer:
     """A tokenizer that counts the characters it is given."""
 
@@ -375,6 +432,23 @@ def test_thinking_that_comes_back_is_the_thinking_that_was_sampled() -> None:
     expected = written(encoder, opening.tokens) + sampled
     assert written(encoder, again.tokens).startswith(expected)
     assert again.tokens.tolist().count(byte_level().token_to_id("<think>")) == 1
+
+
+def test_an_answer_to_an_opened_think_block_is_split_where_the_block_ends() -> None:
+    source = FAMILIES["qwen"].source.replace(
+        "{{- '<|im_start|>assistant\\n' }}\n{%- if enable",
+        "{{- '<|im_start|>assistant\\n<think>\\n' }}\n{%- if enable",
+    )
+    tokenizer = byte_level()
+    encoder = MlxPromptEncoder(
+        tokenizer, JinjaTemplate(source, {}), Vocabulary(tokenizer.get_vocab_size())
+    )
+    opening = encoder.chat([say("user", "hi")])
+    assert written(encoder, opening.tokens).endswith("<think>\n")
+    answer = {**call(), "content": "I look\n</think>\n\nThere:"}
+    again = encoder.chat([say("user", "hi"), answer, result("x")])
+    assert "<think>\nI look\n</think>\n\nThere:" in written(encoder, again.tokens)
+    assert common(again, opening) == len(opening)
 
 
 def test_a_conversation_whose_tail_differs_from_a_short_ones_is_rendered_again() -> None:
