@@ -28,7 +28,10 @@ class Answer:
     generated: int = 0
 
     async def events(self) -> AsyncIterator[Event]:
-        """Ends with `Ended`, or raises the DaemonError that ended the generation."""
+        """Ends with `Ended`, or raises the DaemonError that ended the generation.
+
+        A stop string ends the answer, not the generation: whoever made that cancels it.
+        """
         async for event in self.generation:
             match event:
                 case Started():
@@ -38,7 +41,6 @@ class Answer:
                     if text:
                         yield TextDelta(text)
                     if stop is not None:
-                        self.generation.cancel()
                         yield self._ended(EndReason.STOP_STRING, stop)
                         return
                 case Finished():

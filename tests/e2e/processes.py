@@ -119,6 +119,16 @@ def start(port: int, options: dict[str, Any]) -> subprocess.Popen[str]:
     )
 
 
+def outcome(port: int, options: dict[str, Any]) -> tuple[int, str]:
+    """The exit code of a daemon that ends by itself, and what it said."""
+    with start(port, options) as process:
+        try:
+            _, said = process.communicate(timeout=BOUND_SECONDS)
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
 @contextmanager
 def running(**options: Any) -> Iterator[Daemon]:
     """A daemon with a scripted model that is ready, unless its script makes it wait to load."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemon.client import NotAnswering, fetch_status
-from tests.e2e.processes import BOUND_SECONDS, ROOT, body, free_port, received, running, start
+from tests.e2e.processes import BOUND_SECONDS, ROOT, body, free_port, outcome, received, running
 
 ENDLESS = {"reply": "endless", "step_seconds": 0.01}
 HEAVY = {"pydantic", "starlette", "uvicorn", "httpx2", "numpy", "rich"}
@@ -86,16 +86,14 @@ def test_a_port_that_is_taken_is_a_wrong_setting() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with start(port, {}) as process:
-            _, said = process.communicate(timeout=BOUND_SECONDS)
-    assert process.returncode == 78
+        code, said = outcome(port, {})
+    assert code == 78
     assert f"refused: Port {port} is taken" in said
 
 
 def test_a_model_that_can_never_be_served_is_a_wrong_setting() -> None:
-    with start(free_port(), {"load_error": "the weights are cut short"}) as process:
-        _, said = process.communicate(timeout=BOUND_SECONDS)
-    assert process.returncode == 78
+    code, said = outcome(free_port(), {"load_error": "the weights are cut short"})
+    assert code == 78
     assert "refused: the weights are cut short" in said
 
 
