@@ -157,7 +157,7 @@ class Inference:
         restore_failed = turn.reused < match.length
         turn.why_read = why_read(match, prompt, restore_failed=restore_failed)
         turn.phase = Phase.READING
-        self._sharing.began(turn)
+        self._sharing.began()
         turn.stops = self._planned_stops(turn, match.common)
         self._outbox.put(turn.generation, Started(turn.reused, prompt))
         self._announce()  # before the first chunk, which may take long

@@ -20,6 +20,9 @@ from mlx_backend.messages import TokenIds
 class Sharing:
     """Who waits for whom. `turns` is the engine's own list of live turns, seen as it changes.
 
+    Whoever is freed need not look for another leader: had another reader more to give, the old
+    leader would have followed that one itself.
+
     `can_cut`: the state can be captured at any offset behind the one that was reached, which
     `capture` then does; otherwise a fork that was passed is lost.
     """
@@ -41,8 +44,8 @@ class Sharing:
         turn.held = self._cache.peek(turn.tokens)
         self._seek(turn)
 
-    def began(self, reader: Turn) -> None:
-        """`reader` has a row now; the others may want to follow it."""
+    def began(self) -> None:
+        """Another prompt is being read; those that wait may want to follow it."""
         for turn in self._waiting():
             self._seek(turn)
 
@@ -51,7 +54,7 @@ class Sharing:
         is_reading = leader.phase is Phase.READING
         for turn in self._waiting():
             if turn.leader is leader and not (is_reading and leader.position < turn.fork):
-                self.arrived(turn)
+                turn.leader = None
 
     def learned(self, key: TokenIds) -> None:
         """`key` entered the tree: whoever begins like it has less left to read."""

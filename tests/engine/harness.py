@@ -120,12 +120,13 @@ class Pace:
 
 
 class PacedBackend(ScriptedBackend):
-    """A scripted backend whose chunks and steps a test can hold up."""
+    """A scripted backend whose chunks and steps a test can hold up. `trims` counts pool trims."""
 
     def __init__(self, kind: CacheKind, script: Script, chunks: Pace, steps: Pace) -> None:
         super().__init__(kind, script)
         self._chunks = chunks
         self._steps = steps
+        self.trims = 0
 
     def read(self, row: FakeRow, tokens: TokenIds) -> None:
         self._chunks.one()
@@ -134,6 +135,10 @@ class PacedBackend(ScriptedBackend):
     def step(self) -> list[Sampled]:
         self._steps.one()
         return super().step()
+
+    def trim_pool(self) -> None:
+        super().trim_pool()
+        self.trims += 1
 
 
 class Bench:
@@ -155,8 +160,10 @@ class Bench:
         self.engine = Engine(self._load, make_cache=self._make_cache, **options)
 
     @property
-    def backend(self) -> ScriptedBackend:
-        return self.models[-1].backend
+    def backend(self) -> PacedBackend:
+        backend = self.models[-1].backend
+        assert isinstance(backend, PacedBackend)
+        return backend
 
     @property
     def log(self) -> list[tuple[Any, ...]]:

@@ -43,6 +43,21 @@ def test_an_idle_engine_does_not_wake_up() -> None:
     run(scenario())
 
 
+def test_pooled_memory_is_given_back_when_work_pauses() -> None:
+    async def scenario() -> None:
+        async with running(chunk_tokens=100) as bench:
+            await until(lambda: bench.backend.trims == 1)
+            bench.chunks.allow(2)
+            generation = bench.submit(words(501, 1))
+            await bench.chunks.standing()
+            assert bench.backend.trims == 1
+            bench.chunks.free()
+            await collect(generation)
+            await until(lambda: bench.backend.trims == 2)
+
+    run(scenario())
+
+
 def test_nothing_is_accepted_before_the_model_is_loaded() -> None:
     async def scenario() -> None:
         bench = Bench(Script(load_seconds=0.1), CacheKind.SLICEABLE)

@@ -72,6 +72,8 @@ def test_a_long_prompt_is_not_passed_over_for_ever() -> None:
             started = [call[1] for call in bench.calls("start_decoding")]
             before = started.index(5001) * 500
             assert 4000 <= before <= 2 * 5000 + 2 * 500  # yields what it has left, then takes turns
+            is_long = "".join("L" if call[2] else "s" for call in bench.calls("read"))
+            assert "LLL" not in is_long, "the short ones wait for more than a chunk or two"
 
     run(scenario())
 

@@ -99,6 +99,24 @@ def test_where_it_cannot_nobody_waits_for_a_fork_that_was_passed() -> None:
             assert (await collect(follower)).usage.reused == 0
             bench.chunks.free()
             assert (await collect(leader)).tokens == bench.cold(head + words(4000, 1))
+            assert bench.engine.status().cache.skipped_captures == 0
+
+    run(scenario())
+
+
+def test_nobody_waits_for_what_will_not_be_stored() -> None:
+    async def scenario() -> None:
+        async with running(chunk_tokens=CHUNK, cache={"max_entries": 0}) as bench:
+            head = words(2000, 5)
+            bench.chunks.allow(1)
+            leader = bench.submit(head + words(4000, 1), max_tokens=1)
+            await bench.chunks.standing()
+            follower = bench.submit(head + words(60, 2), max_tokens=1)
+            bench.chunks.free()
+            assert (await collect(follower)).usage.read == 2060
+            await collect(leader)
+            starts = [call[2] for call in bench.calls("read")]
+            assert starts[:3] == [0, CHUNK, 0]
 
     run(scenario())
 
@@ -137,12 +155,12 @@ def test_a_leader_takes_the_best_rank_of_those_who_wait_for_it() -> None:
             leader = bench.submit(head + words(6000, 1), max_tokens=1)
             await bench.chunks.standing()
             follower = bench.submit(head + words(20, 2), max_tokens=1)
-            other = bench.submit(words(3000, 3), max_tokens=1)
+            other = bench.submit(words(1500, 3), max_tokens=1)
             bench.chunks.free()
             await collect(leader)
             await collect(other)
             started = [call[1] for call in bench.calls("start_decoding")]
-            assert started == [2020, 3000, 8000]
+            assert started == [2020, 1500, 8000]
             assert (await collect(follower)).usage.reused == 2000
 
     run(scenario())

@@ -69,6 +69,7 @@ def test_random_traffic_is_answered_as_if_each_prompt_were_alone(
             assert not status.running
             assert not status.waiting
             assert status.totals.requests == 60
+            assert status.cache.bytes <= limits["max_bytes"], "something is pinned for ever"
 
     run(scenario())
 
