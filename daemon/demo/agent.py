@@ -16,7 +16,7 @@ from daemon.demo.report import DemoFailed, Turn
 
 MAX_ANSWER_TOKENS = 16
 LOOK_SECONDS = 0.05
-SETTLE_SECONDS = 30.0
+SETTLE_SECONDS = 300.0  # a chunk takes long where nothing makes mlx fast
 
 
 @dataclass(slots=True)
