@@ -47,7 +47,7 @@ class Conversations:
         read = [self._carried(message, is_first=i == 0) for i, message in enumerate(read)]
         if not self._traits.takes_repeated_roles:
             read = _merged(read)
-        return read if self._traits.takes_user_after_tool else _with_empty_answers(read)
+        return read if self._traits.takes_user_after_tool else _with_answers(read)
 
     def _read(self, message: Mapping[str, Any], field: str) -> Message:
         role = _ROLES.get(str(message.get("role")))
@@ -77,6 +77,9 @@ class Conversations:
                 return self._with_tags(read, reasoning, content, message, field)
         read["content"] = self._content.text(content, f"{field}.content")
         if reasoning:
+            if message.get("tool_calls") and not self._traits.takes_text_with_thought_and_calls:
+                reasoning = f"{reasoning}\n\n{read['content']}".rstrip("\n")
+                read["content"] = ""
             read.update(dict.fromkeys(self._traits.reasoning_fields, reasoning))
         return self._with_calls(read, message, field)
 
@@ -204,12 +207,12 @@ def _results_beside_calls(messages: list[Message]) -> list[Message]:
     return placed + waiting
 
 
-def _with_empty_answers(messages: Sequence[Message]) -> list[Message]:
-    """An empty answer between a tool's result and a user message that follows it."""
+def _with_answers(messages: Sequence[Message]) -> list[Message]:
+    """A short answer between a tool's result and a user message that follows it."""
     answered: list[Message] = []
     for message in messages:
         if answered and message["role"] == "user" and answered[-1]["role"] == "tool":
-            answered.append({"role": "assistant", "content": ""})
+            answered.append({"role": "assistant", "content": "Understood."})
         answered.append(message)
     return answered
 

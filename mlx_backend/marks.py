@@ -92,13 +92,14 @@ class MarkFinder:
     ) -> Marks:
         """The marks of the prompt `ids`, rendered from `messages`, which open with `head`."""
         joints = self._joints_of(ids, messages, rendering)
-        last_user_end = len(ids) - joints.tail
+        stable_end = len(ids) - joints.unstable
+        last_user_end = min(len(ids) - joints.tail, stable_end)
         if joints.turns_back:
             last_user_end = self._turning_point(ids, messages, rendering)
         return Marks(
             head_end=self._head_end(ids, head, rendering),
             last_user_end=last_user_end,
-            stable_end=len(ids) - joints.unstable,
+            stable_end=stable_end,
         )
 
     def _head_end(self, ids: TokenIds, head: Head, rendering: Rendering) -> int:
@@ -137,16 +138,29 @@ class MarkFinder:
         except PromptRejected:
             return Joints(0, 0, False)
         tail = len(prompt) - common_length(prompt, closed)
-        by_user, by_tool = (
-            self._common(prompt, [*messages, *more], rendering)
-            for more in (_REPLY_AND_USER, _CALL_AND_RESULT)
-        )
-        in_loop = any("tool_calls" in message for message in _unanswered(messages))
-        ways = [by_tool] if in_loop and by_tool is not None else [by_user, by_tool]
+        by_user = self._common(prompt, [*messages, *_REPLY_AND_USER], rendering)
+        loop = [message for message in _unanswered(messages) if "tool_calls" in message]
+        by_tool = self._by_tool(prompt, messages, loop, rendering)
+        in_loop = bool(loop)
+        ways = by_tool if in_loop and by_tool else [by_user, *by_tool]
         stable = min((way for way in ways if way is not None), default=len(prompt) - tail)
         turns_back = in_loop and by_user is not None and by_user < len(prompt) - tail
         tail_ids = tuple(prompt[len(prompt) - tail :].tolist())
         return Joints(tail, len(prompt) - stable, turns_back, tail_ids)
+
+    def _by_tool(
+        self,
+        prompt: TokenIds,
+        messages: Sequence[Message],
+        loop: Sequence[Message],
+        rendering: Rendering,
+    ) -> list[int]:
+        """How much of the prompt stays when a call and its result follow, with and without a
+        thought where calls had thoughts."""
+        call, result = _CALL_AND_RESULT
+        calls = [call, {**call, **_short_thought(loop)}] if _short_thought(loop) else [call]
+        found = (self._common(prompt, [*messages, call, result], rendering) for call in calls)
+        return [way for way in found if way is not None]
 
     def _common(
         self, prompt: TokenIds, messages: Sequence[Message], rendering: Rendering
@@ -178,7 +192,7 @@ class MarkFinder:
 
 _REPLY_AND_USER: tuple[Message, ...] = (
     {"role": "assistant", "content": "Certainly"},
-    {"role": "user", "content": "Hello"},
+    {"role": "user", "content": "And then?"},
 )
 _CALL: Message = {
     "id": "a1b2c3d4e",
@@ -186,7 +200,7 @@ _CALL: Message = {
     "function": {"name": "attrezzo", "arguments": {"chiave": "valore"}},
 }
 _CALL_AND_RESULT: tuple[Message, ...] = (
-    {"role": "assistant", "content": "Certainly", "tool_calls": [_CALL]},
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
     {"role": "tool", "content": "risultato", "tool_call_id": "a1b2c3d4e", "name": "attrezzo"},
 )
 
@@ -202,12 +216,16 @@ def _short_form(messages: Sequence[Message]) -> list[Message]:
     loop = [message for message in _unanswered(messages) if "tool_calls" in message]
     if loop:
         call, result = _CALL_AND_RESULT
-        thought = next((message for message in loop if _thinks(message)), {})
-        fields = {name: "Hello" for name in thought if name in _REASONING}
-        short += [{**call, **fields}, result]
+        short += [{**call, **_short_thought(loop)}, result]
     if len(roles) > 1 and roles[-1] not in (("tool",) if loop else ("user", "tool")):
         short.append({"role": roles[-1], "content": "Hello"})
     return short
+
+
+def _short_thought(loop: Sequence[Message]) -> Message:
+    """The fields of a thought, if one of the calls has one."""
+    thinking = next((message for message in loop if _thinks(message)), {})
+    return {name: "Hello" for name in thinking if name in _REASONING}
 
 
 def _unanswered(messages: Sequence[Message]) -> Sequence[Message]:

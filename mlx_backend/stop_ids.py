@@ -6,7 +6,7 @@ not the end of a turn; the template shows that one: the control token behind an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -31,40 +31,58 @@ def listed_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
 
 
 def turn_end_ids(template: Template, control: ControlTokens) -> frozenset[int]:
-    """What the template writes behind an assistant's last word, if it is a control token.
+    """The control token with which the template ends an assistant's turn.
 
-    A token that also stands between an assistant's thought and its answer, or before its call
-    (as the end of a channel does), ends no turn.
+    It is the last one of a conversation that ends with an answer, or, if none is written there,
+    what begins the next turn. A token that also stands between an assistant's thought and its
+    answer, or before its call (as the end of a channel does), ends no turn.
     """
-    ends = set()
-    inner = set()
-    for messages in _conversations():
-        try:
-            rendered = template.render(messages, [], {}, _NOW, generation=False)
-        except PromptRejected:
-            continue
-        thought, answer = rendered.find(_THOUGHT), rendered.find(_ANSWER)
+    ending = _behind_answer(template, control, [_USER, _say(_ANSWER)])
+    going_on = _behind_answer(template, control, [_USER, _say(_ANSWER), _NEXT])
+    end = ending[-1:] if ending and ending[-1] in going_on else going_on[:1]
+    inner: set[int] = set()
+    for reply in ([_say(_ANSWER)], [_say("", tool_calls=[_CALL]), _RESULT]):
+        text = _rendered(template, [_USER, {**reply[0], **_THINKING}, *reply[1:]])
+        thought, answer = text.find(_THOUGHT), text.find(_ANSWER)
         if 0 <= thought < answer:
-            inner.update(_tokens(control.split(rendered[thought:answer]), control))
-        if answer >= 0:
-            text, *rest = control.split(rendered[answer + len(_ANSWER) :])
-            if rest and not text.strip():
-                ends.update(_tokens(["", rest[0]], control))
-    return frozenset(ends - inner)
+            inner.update(_tokens(control.split(text[thought:answer]), control))
+    return frozenset(end) - inner
 
 
-def _conversations() -> Iterable[list[Message]]:
-    """An answer in history; and a thought with an answer, or in arguments of a call, behind it."""
-    user: Message = {"role": "user", "content": "Hello"}
-    thought = dict.fromkeys(REASONING_FIELDS, _THOUGHT)
-    function = {"name": "funzione", "arguments": {"chiave": _ANSWER}}
-    call = {"id": "a1b2c3d4e", "type": "function", "function": function}
-    result: Message = {"role": "tool", "content": "esito", "tool_call_id": "a1b2c3d4e"}
-    yield [user, {"role": "assistant", "content": _ANSWER}, user]
-    yield [user, {"role": "assistant", "content": _ANSWER, **thought}]
-    yield [user, {"role": "assistant", "content": "", "tool_calls": [call], **thought}, result]
+def _behind_answer(
+    template: Template, control: ControlTokens, messages: list[Message]
+) -> list[int]:
+    """The control tokens between the answer and the next message's text."""
+    text = _rendered(template, messages)
+    answer = text.find(_ANSWER)
+    if answer < 0:
+        return []
+    following = text.find(_NEXT["content"], answer)
+    return _tokens(control.split(text[answer : following if following >= 0 else None]), control)
 
 
-def _tokens(parts: list[str], control: ControlTokens) -> set[int]:
+def _rendered(template: Template, messages: list[Message]) -> str:
+    try:
+        return template.render(messages, [], {}, _NOW, generation=False)
+    except PromptRejected:
+        return ""
+
+
+def _say(text: str, **more: Any) -> Message:
+    return {"role": "assistant", "content": text, **more}
+
+
+_USER: Message = {"role": "user", "content": "Hello"}
+_NEXT: Message = {"role": "user", "content": "domanda"}
+_THINKING = dict.fromkeys(REASONING_FIELDS, _THOUGHT)
+_CALL = {
+    "id": "a1b2c3d4e",
+    "type": "function",
+    "function": {"name": "funzione", "arguments": {"chiave": _ANSWER}},
+}
+_RESULT: Message = {"role": "tool", "content": "esito", "tool_call_id": "a1b2c3d4e"}
+
+
+def _tokens(parts: list[str], control: ControlTokens) -> list[int]:
     found = (control.id_of(cut) for cut in parts[1::2])
-    return {token for token in found if token is not None}
+    return [token for token in found if token is not None]

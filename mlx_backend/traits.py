@@ -41,6 +41,7 @@ class TemplateTraits:
     takes_argument_mapping: bool = True
     takes_argument_text: bool = True
     wants_short_call_ids: bool = False
+    takes_text_with_thought_and_calls: bool = True
     reasoning_fields: tuple[str, ...] = ()
     think_tags: tuple[str, str] | None = None
     opens_thinking: bool = False
@@ -52,6 +53,11 @@ def find_traits(template: Template) -> TemplateTraits:
     user, reply = _say("user", "uno"), _say("assistant", "due")
     tags = next((pair for pair in THINK_TAGS if pair[1] in template.source), None)
     wants_short, forms = trial.call_forms()
+    loop = _call_and_result(
+        _SHORT_ID if wants_short else _LONG_ID,
+        {"chiave": "valore"} if "mapping" in forms else "chiave valore",
+    )
+    thinking = {**loop[1], "content": "testo", **dict.fromkeys(REASONING_FIELDS, "pensiero")}
     shows_calls = bool(forms)
     return TemplateTraits(
         takes_system=trial.shows([_say("system", "sys"), user], "sys", "uno"),
@@ -61,12 +67,15 @@ def find_traits(template: Template) -> TemplateTraits:
         and trial.shows([user, _say("system", "sys"), reply], "uno", "sys", "due"),
         takes_repeated_roles=trial.shows([user, _say("user", "bis"), reply], "uno", "bis", "due"),
         takes_tool_role=shows_calls or trial.shows([user, reply, _result(), reply], "risultato"),
-        takes_user_after_tool=not shows_calls or trial.takes_user_after_tool(wants_short),
+        takes_user_after_tool=not shows_calls
+        or trial.shows([*loop[:3], _say("user", "poi")], "risultato", "poi"),
         shows_tool_calls=shows_calls,
         shows_tools=trial.shows([user], "attrezzo", tools=[_TOOL]),
         takes_argument_mapping="mapping" in forms or not shows_calls,
         takes_argument_text="text" in forms or not shows_calls,
         wants_short_call_ids=wants_short,
+        takes_text_with_thought_and_calls=not shows_calls
+        or trial.render([loop[0], thinking, loop[2]]) is not None,
         reasoning_fields=tuple(f for f in REASONING_FIELDS if mentions(template.source, f)),
         think_tags=tags,
         opens_thinking=tags is not None and trial.tail_opens(user, tags),
@@ -117,13 +126,6 @@ class _Trial:
             if forms:
                 return call_id == _SHORT_ID, forms
         return False, frozenset()
-
-    def takes_user_after_tool(self, wants_short: bool) -> bool:
-        for arguments in ({"chiave": "valore"}, "chiave valore"):
-            loop = _call_and_result(_SHORT_ID if wants_short else _LONG_ID, arguments)[:-1]
-            if self.shows([*loop, _say("user", "poi")], "risultato", "poi"):
-                return True
-        return False
 
     def tail_opens(self, user: Message, tags: tuple[str, str]) -> bool:
         rendered = self.render([user], generation=True) or ""

@@ -140,7 +140,7 @@ MISTRAL_LIKE = """\
 {{- bos_token }}
 {%- for message in messages %}
 {%- if message.role == 'user' %}
-{%- if tools and loop.last %}{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}{%- endif %}
+{%- if tools and message == (messages | selectattr('role', 'equalto', 'user') | list)[-1] %}{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}{%- endif %}
 {{- '[INST]' + ((system + '\\n\\n') if loop.first and system else '') + message.content + '[/INST]' }}
 {%- elif message.role == 'assistant' and message.tool_calls %}
 {{- '[TOOL_CALLS][' }}
@@ -175,6 +175,7 @@ HARMONY_LIKE = """\
 {%- if other.role == 'assistant' and not other.tool_calls %}{%- set later.final = true %}{%- endif %}
 {%- endfor %}
 {%- if message.tool_calls %}
+{%- if message.thinking and message.content %}{{- raise_exception('Cannot pass both content and thinking with tool calls') }}{%- endif %}
 {%- if message.thinking and not later.final %}
 {{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' }}
 {%- endif %}

@@ -434,6 +434,22 @@ def test_thinking_that_comes_back_is_the_thinking_that_was_sampled() -> None:
     assert again.tokens.tolist().count(byte_level().token_to_id("<think>")) == 1
 
 
+def test_tools_that_move_with_the_last_user_message_leave_little_that_is_stable() -> None:
+    encoder = encoder_of("mistral")
+    history = [say("user", "same words"), say("assistant", "ok"), say("user", "same words")]
+    prompt = encoder.chat(history, [TOOL])
+    following = encoder.chat([*history, say("assistant", "ok"), say("user", "more")], [TOOL])
+    assert prompt.marks.stable_end <= common(prompt, following) < len(prompt)
+    assert prompt.marks.last_user_end <= common(prompt, following)
+
+
+def test_text_beside_a_thought_and_a_call_goes_into_the_thought_where_it_must() -> None:
+    encoder = ENCODERS["harmony"]
+    both = {**call(), "content": "Looking", "reasoning_content": "I look"}
+    text = written(encoder, encoder.chat([say("user", "hi"), both, result("x")]).tokens)
+    assert "analysis<|message|>I look\n\nLooking<|end|>" in text
+
+
 def test_an_answer_to_an_opened_think_block_is_split_where_the_block_ends() -> None:
     source = FAMILIES["qwen"].source.replace(
         "{{- '<|im_start|>assistant\\n' }}\n{%- if enable",
