@@ -43,12 +43,13 @@ class BatchSampler:
 
     def __call__(self, logprobs: Any) -> Any:
         """The tokens; `failed` becomes a lazy (rows,) mask that is evaluated along with them."""
-        tokens = mx.argmax(logprobs, axis=-1)
-        # Normalising spreads a NaN or +inf over its whole row, so one entry tells.
-        best = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
-        self.failed = mx.logical_not(mx.isfinite(best))
+        are_all_drawn = any(group.is_whole for group in self._groups)
+        tokens = None if are_all_drawn else mx.argmax(logprobs, axis=-1)
         for group in self._groups:
             tokens = group.draw_into(tokens, logprobs, self.indices)
+        # Normalising spreads a NaN or +inf over its whole row, so any token's entry tells.
+        chosen = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
+        self.failed = mx.logical_not(mx.isfinite(chosen))
         self.indices = [i + 1 for i in self.indices]
         return mx.depends(tokens, [self.failed])
 
@@ -65,7 +66,7 @@ class _Group:
         self.seeds = np.array([s.seed & 0xFFFFFFFFFFFFFFFF for s in chosen], dtype=_U64)
 
     def draw_into(self, tokens: Any, logprobs: Any, indices: Sequence[int]) -> Any:
-        """`tokens` with those of this group's rows replaced by their draws."""
+        """`tokens` with those of this group's rows replaced; they may be None if it has all."""
         keys = row_keys(self.seeds, [indices[i] for i in self.rows])
         noise = _gumbel(mx.array(keys), logprobs.shape[-1])
         if self.is_whole:

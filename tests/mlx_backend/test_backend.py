@@ -17,6 +17,7 @@ from mlx_backend.memory import Machine, default_cache_bytes, pool_limit_bytes, t
 from mlx_backend.messages import Sampling
 from mlx_backend.tiny_models import build
 from tests.backend_contract import PROMPT, BackendContract, Subject
+from tests.benchmarks.memory import ratios
 from tests.mlx_backend.conversations import ListeningModel
 from tests.mlx_backend.tiny_rows import live_bytes, some_tokens, tiny_layout, tiny_model
 
@@ -115,6 +116,12 @@ def test_capturing_an_interval_copies_that_interval_only(full: Subject) -> None:
         peak = peak_of(partial(full.backend.capture_span, row, start, row.length))
         copied_bytes = (row.length - start) * tiny_layout("tiny-full").span_token_bytes
         assert 0.9 * copied_bytes <= peak <= 2 * copied_bytes
+
+
+def test_reusing_a_long_prompt_takes_little_more_than_its_row() -> None:
+    """The benchmark's measurement at a tenth of its size; bytes do not depend on the machine."""
+    for name, (ratio, limit) in ratios(tiny_model("tiny-full"), 2000).items():
+        assert 0.9 <= ratio <= limit, name
 
 
 def test_a_process_that_closes_its_backend_ends_cleanly() -> None:
