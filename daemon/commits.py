@@ -74,11 +74,12 @@ class Commits:
         """What the tree lacks of `key`; None if it wants nothing of it."""
         if not self._cache.wants(key, kind):
             return None
-        row, length = turn.row, len(key)
-        assert row is not None
+        row, length, held = turn.row, len(key), turn.state_length
         can_cut = self._kind is CacheKind.SLICEABLE
-        if row.length < length or (row.length > length and not can_cut):
-            raise StateMismatch(f"the state holds {row.length} tokens, its key {length}")
+        assert row is not None
+        assert length == held or (length < held and can_cut)
+        if row.length != held:
+            raise StateMismatch(f"the state holds {row.length} tokens instead of {held}")
         known = self._cache.known(key)
         span = self._backend.capture_span(row, known, length) if known < length else None
         return span, None if can_cut else self._backend.capture_checkpoint(row)

@@ -85,8 +85,9 @@ class Turn:
         return self.readable - max(self.position, self.held)
 
     @property
-    def is_live(self) -> bool:
-        return self.phase in (Phase.WAITING, Phase.READING, Phase.DECODING)
+    def state_length(self) -> int:
+        """How many tokens the row must hold: what was read, and later what was sampled."""
+        return len(self.tokens) + len(self.outputs) if self.outputs else self.position
 
     @property
     def usage(self) -> Usage:
@@ -95,5 +96,5 @@ class Turn:
         return Usage(prompt, self.reused, done - self.reused, self.generated)
 
     def history(self) -> TokenIds:
-        """The prompt and every sampled token: the row's state is a prefix of it."""
+        """The prompt and every sampled token: what the state is once one was sampled."""
         return np.concatenate((self.tokens, token_ids(self.outputs)))

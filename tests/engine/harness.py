@@ -148,11 +148,13 @@ class Bench:
         self.script = script
         self.chunks = Pace()
         self.steps = Pace()
+        self.load_errors: list[Exception] = []  # what the coming loads raise
         self.models: list[ScriptedModel] = []
         self.caches: list[PrefixCache] = []
         self._kind = kind
         self._cache_options: dict[str, Any] = {"max_entries": None, "max_bytes": 1 << 30}
         self._cache_options |= options.pop("cache", {})
+        self._cache_class: type[PrefixCache] = options.pop("cache_class", PrefixCache)
         self._ids = itertools.count()
         self._gate_is_reached = threading.Event()
         self._gate_opens = threading.Event()
@@ -242,13 +244,15 @@ class Bench:
         return END_OF_TEXT
 
     def _load(self) -> ScriptedModel:
+        if self.load_errors:
+            raise self.load_errors.pop(0)
         model = ScriptedModel(self.script, self._kind)
         model.backend = PacedBackend(self._kind, self.script, self.chunks, self.steps)
         self.models.append(model)
         return model
 
     def _make_cache(self, info: ModelInfo) -> PrefixCache:
-        cache = PrefixCache(kind=info.cache_kind, **self._cache_options)
+        cache = self._cache_class(kind=info.cache_kind, **self._cache_options)
         self.caches.append(cache)
         return cache
 

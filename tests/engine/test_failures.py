@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any, ClassVar
 
 import pytest
 
 from daemon.engine import Engine
 from daemon.errors import GenerationFailed, ModelUnavailable
 from daemon.generation import Failed, FinishReason
-from daemon.prefix_cache.cache import PrefixCache
-from mlx_backend.errors import ModelNotFound
+from daemon.prefix_cache.cache import Match, PrefixCache
+from mlx_backend.errors import ModelDamaged, ModelNotFound
 from mlx_backend.interface import LoadedModel
-from mlx_backend.messages import CacheKind
+from mlx_backend.messages import CacheKind, TokenIds
 from tests.engine.harness import (
     Answer,
     collect,
@@ -150,10 +151,10 @@ def test_those_who_wait_when_the_model_breaks_are_told_to_come_again() -> None:
 def test_a_reload_that_fails_is_tried_again() -> None:
     async def scenario() -> None:
         async with running(reload_pauses=(0.0, 0.01, 0.01)) as bench:
-            bench.script.faults.loads = 2
+            bench.load_errors = [RuntimeError("out of memory"), ModelDamaged("so it seems")]
             bench.script.faults.steps = 1
             failure(await bench.run([1, 2, 3]))
-            await until(lambda: bench.script.faults.loads == 0)
+            await until(lambda: not bench.load_errors)
             await bench.ready()
             assert (await bench.run([1, 2, 3])).reason is FinishReason.STOP
 
@@ -186,7 +187,7 @@ def test_a_model_that_cannot_be_loaded_is_named_in_the_status() -> None:
         def make_cache(info: object) -> PrefixCache:
             raise AssertionError("nothing was loaded")
 
-        engine = Engine(load, make_cache=make_cache, reload_pauses=(0.0,))
+        engine = Engine(load, make_cache=make_cache, reload_pauses=(0.0, 0.0, 0.0))
         engine.start()
         await until(lambda: engine.status().model.state == "failed")
         assert engine.status().model.error == "there is no model in /nowhere"
@@ -240,22 +241,81 @@ def test_a_capture_that_fails_costs_reuse_and_nothing_else(kind: CacheKind) -> N
     run(scenario())
 
 
+@pytest.mark.parametrize("extra", [-1, 1])
 @every_caching_kind
-def test_a_row_that_disagrees_with_its_key_is_never_stored(kind: CacheKind) -> None:
+def test_a_row_that_disagrees_with_its_key_is_never_stored(kind: CacheKind, extra: int) -> None:
     async def scenario() -> None:
         async with running(kind=kind) as bench:
             prompt = words(300, 1)
             bench.steps.allow(5)
             generation = bench.submit(prompt)
             await bench.steps.standing()
-            bench.backend.rows[-1].state.pop()
+            state = bench.backend.rows[-1].state
+            state[-1:] = [] if extra < 0 else [state[-1]] * 2
             bench.steps.free()
             await collect(generation)
-            assert bench.engine.status().cache.skipped_captures >= 1
+            assert bench.engine.status().cache.skipped_captures == 1
             longer = prompt + bench.cold(prompt) + words(50, 2)
             again = await bench.run(longer)
             assert again.usage.reused <= 300
             assert again.tokens == bench.cold(longer)
+
+    run(scenario())
+
+
+class BreakingTree(PrefixCache):
+    """A tree that raises where it should not, in the calls that `broken` names."""
+
+    broken: ClassVar[set[str]] = set()
+
+    def match(self, tokens: TokenIds) -> Match:
+        assert "match" not in self.broken, "the test says so"
+        return super().match(tokens)
+
+    def insert(self, tokens: TokenIds, **more: Any) -> bool:
+        assert "insert" not in self.broken, "the test says so"
+        return super().insert(tokens, **more)
+
+    def release(self, match: Match) -> None:
+        assert "match" not in self.broken, "the test says so"
+        super().release(match)
+
+
+def test_a_tree_that_breaks_is_replaced_and_the_engine_goes_on() -> None:
+    async def scenario() -> None:
+        BreakingTree.broken = set()
+        async with running(cache_class=BreakingTree, max_concurrent=2) as bench:
+            prompt = words(300, 1)
+            await bench.run(prompt)
+            bench.steps.allow(5)
+            generation = bench.submit(prompt)
+            await bench.steps.standing()
+            BreakingTree.broken = {"match"}
+            other = bench.submit(words(50, 2))
+            bench.steps.free()
+            assert isinstance((await collect(other)).end, Failed)
+            failure(await collect(generation))
+            BreakingTree.broken = set()
+            await bench.ready()
+            answer = await bench.run(prompt)
+            assert answer.usage.reused == 0
+            assert answer.tokens == bench.cold(prompt)
+            assert len(bench.caches) == 2
+
+    run(scenario())
+
+
+def test_a_tree_that_breaks_while_storing_is_emptied_and_the_answer_is_right() -> None:
+    async def scenario() -> None:
+        BreakingTree.broken = {"insert"}
+        async with running(cache_class=BreakingTree) as bench:
+            prompt = words(300, 1)
+            assert (await bench.run(prompt)).tokens == bench.cold(prompt)
+            assert bench.engine.status().cache.skipped_captures == 2
+            BreakingTree.broken = set()
+            await bench.run(prompt)
+            assert (await bench.run(prompt)).usage.reused == 299
+            assert len(bench.models) == 1
 
     run(scenario())
 
