@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from mlx_backend.control import ControlTokens, find_control_tokens
+from mlx_backend.pieces import PieceEncoder
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
+from mlx_backend.rendered import RenderedEncoder
 from mlx_backend.templates import JinjaTemplate
+from mlx_backend.token_text import TokenText
 from tests.mlx_backend.template_families import (
     FAMILIES,
     byte_level,
@@ -161,3 +167,64 @@ def test_a_turn_encodes_its_own_text_only(family: str) -> None:
     before = tokenizer.characters
     encoder.chat([*history, say("assistant", "so it is"), say("user", "new " * 50)])
     assert tokenizer.characters - before < 1500
+
+
+class CountingControl(ControlTokens):
+    """Counts the characters that are looked through for control tokens."""
+
+    characters = 0
+
+    def split(self, rendered: str) -> list[str]:
+        self.characters += len(rendered)
+        return super().split(rendered)
+
+
+def turn_encoder() -> tuple[RenderedEncoder, CountingControl]:
+    tokenizer = byte_level()
+    added = tokenizer.get_added_tokens_decoder()
+    control = CountingControl(find_control_tokens(added, FAMILIES["chatml"].source))
+    pieces = PieceEncoder(tokenizer, control, TokenText(tokenizer).bytes_of)
+    control.characters = 0
+    return RenderedEncoder(pieces, None), control
+
+
+def test_what_a_prompt_shares_with_the_last_one_is_not_looked_through_again() -> None:
+    encoder, control = turn_encoder()
+    turn = "<|im_start|>user\n" + "x" * 1000 + "<|im_end|>\n"
+    encoder.encode_turn(turn * 20, "one")
+    before = control.characters
+    assert len(encoder.encode_turn(turn * 21, "one")) > 20_000
+    assert control.characters - before < 1200
+    encoder.encode_turn(turn * 21, "another")
+    assert control.characters - before > 20_000
+
+
+fragments = st.sampled_from(
+    [
+        "<|im_start|>",
+        "<|im_end|>",
+        "<think>",
+        "\ufdd0\ufdd2",
+        "\ufdd0\ufdd1",
+        "a",
+        " a",
+        "\n",
+        "\n\n",
+    ]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.lists(fragments, max_size=12)), max_size=6))
+def test_a_turn_gives_the_ids_of_the_whole_wherever_it_leaves_the_last_one(
+    changes: list[tuple[int, list[str]]],
+) -> None:
+    encoder = TURN_ENCODER
+    rendered: list[str] = []
+    for kept, more in changes:
+        rendered = rendered[:kept] + more
+        text = "".join(rendered)
+        ids = encoder.encode_turn(text, "conversation")
+        assert ids.tolist() == encoder.encode(text).tolist()
+
+
+TURN_ENCODER, _ = turn_encoder()
