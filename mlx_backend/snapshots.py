@@ -109,7 +109,7 @@ class MlxCheckpoint:
 
     def states(self) -> list[LeafState]:
         """The leaves' states; their arrays are lazy views of this checkpoint, to be copied."""
-        views = iter([self._stacks[stack][position] for stack, position in self._places])
+        views = iter([self._stacks[i][at : at + 1].squeeze(0) for i, at in self._places])
         return [
             LeafState(cls, numbers, tuple(next(views) if is_set else None for is_set in present))
             for cls, numbers, present in self._states

@@ -197,15 +197,22 @@ def test_making_room_copies_one_array_at_a_time():
     assert abs(live_bytes() - others - row.nbytes) < 1024
 
 
+def test_a_restored_row_has_room_for_its_next_token_whatever_was_asked():
+    row = made_up_row("tiny-full", 256, room=0)
+    assert row.nbytes == 512 * tiny_layout("tiny-full").span_token_bytes
+
+
 @pytest.mark.parametrize("kind", KEPT_KINDS)
-def test_a_restored_row_holds_nothing_of_its_snapshot(kind):
+def test_a_restored_row_shares_nothing_with_its_snapshot(kind):
     read = row_of(kind, [TOKENS])
     live_bytes()
     snapshot = snapshot_of(read)
     del read
     others = live_bytes() - sum(span.nbytes for span in snapshot.spans)
     others -= snapshot.checkpoint.nbytes if snapshot.checkpoint else 0
+    before = live_bytes()
     row = restore_row(tiny_layout(kind), snapshot, room=300)
+    assert abs(live_bytes() - before - row.nbytes) < 1024
     del snapshot
     assert abs(live_bytes() - others - row.nbytes) < 1024
 
