@@ -23,11 +23,14 @@ from mlx_lm.generate import GenerationBatch
 from mlx_backend.errors import StepFailed
 from mlx_backend.grouping import BatchShape, next_rebuild
 from mlx_backend.interface import Counters, Sampled
-from mlx_backend.layers import CacheLayout, Caches
+from mlx_backend.layers import CacheLayout, Caches, leaf_caches
 from mlx_backend.merging import Source, can_merge, merged, pads_harmlessly
 from mlx_backend.messages import Sampling, TokenIds
 from mlx_backend.rows import state_bytes
 from mlx_backend.sampling import BatchSampler, penalties
+
+SETTLE_STEPS = 64
+"""How often a batch evaluates its rows' offsets, which some layers never look at."""
 
 
 class LiveRow:
@@ -74,6 +77,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
     ) -> None:
         """A batch of one on the row's own caches; runs `last_token` through the model."""
         self.sampler = BatchSampler([sampling], [0])
+        self.steps = 0
         super().__init__(
             model=forward,
             uids=[row],
@@ -107,11 +111,19 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         failed = self.sampler.failed
         errors = [_first_error(processors) for processors in self.logits_processors]
         tokens, _ = self._step()
+        self._settle()
         for index, has_failed in enumerate(failed.tolist()):
             if has_failed:
                 errors[index] = errors[index] or "the model's output is not a number"
         seats = zip(list(self.uids), tokens, errors, strict=True)
         return [self._sampled(row, token, error) for row, token, error in seats if row is not None]
+
+    def _settle(self) -> None:
+        """Keep the graphs of offsets short: layers without positions would let them grow."""
+        self.steps += 1
+        if self.steps % SETTLE_STEPS == 0:
+            counts = [getattr(leaf, "offset", None) for leaf in leaf_caches(self.prompt_cache)]
+            mx.eval([count for count in counts if isinstance(count, mx.array)])
 
     def _sampled(self, row: LiveRow, token: int, error: str | None) -> Sampled:
         if error is not None:

@@ -44,7 +44,7 @@ class BatchSampler:
     def __call__(self, logprobs: Any) -> Any:
         """The tokens; `failed` becomes a lazy (rows,) mask that is evaluated along with them."""
         are_all_drawn = any(group.is_whole for group in self._groups)
-        tokens = None if are_all_drawn else mx.argmax(logprobs, axis=-1)
+        tokens: Any = None if are_all_drawn else mx.argmax(logprobs, axis=-1)
         for group in self._groups:
             tokens = group.draw_into(tokens, logprobs, self.indices)
         # Normalising spreads a NaN or +inf over its whole row, so any token's entry tells.

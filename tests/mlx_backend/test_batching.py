@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -13,6 +14,7 @@ import pytest
 from mlx_backend.backend import MlxBackend
 from mlx_backend.batching import LiveRow
 from mlx_backend.grouping import BatchShape, may_share, next_rebuild, padding_tokens
+from mlx_backend.layers import classify
 from mlx_backend.merging import can_merge, pads_harmlessly
 from mlx_backend.messages import Sampling, TokenIds
 from mlx_backend.tiny_models import KINDS, build
@@ -203,6 +205,28 @@ def test_the_argmax_is_that_of_the_logits_where_log_probabilities_would_tie() ->
     row = backend.open_row(None, 10)
     backend.start_decoding(row, 1, Sampling(), some_tokens(1))
     assert backend.step()[0].token == 200
+
+
+class NoPositions:
+    """A layer without positions: nothing ever looks at the offsets."""
+
+    layers = (None,)
+
+    def __call__(self, tokens: Any, cache: Any) -> Any:
+        keys, _ = cache[0].update_and_fetch(*[mx.ones((*tokens.shape, 1, 8)).swapaxes(1, 2)] * 2)
+        return mx.zeros((*tokens.shape, 300)) + keys.sum(axis=(1, 2, 3))[:, None, None]
+
+
+def test_offsets_that_nobody_looks_at_do_not_pile_up(tmp_path: Path) -> None:
+    model = NoPositions()
+    backend = MlxBackend(model, classify(model), GIB)
+    rows = [backend.open_row(None, 10) for _ in range(2)]
+    for row in rows:
+        backend.start_decoding(row, 1, Sampling(), some_tokens(1))
+    for _ in range(200):
+        backend.step()
+    mx.export_to_dot(str(tmp_path / "graph"), rows[0].caches[0].offset)
+    assert (tmp_path / "graph").read_text().count("Add") < 64
 
 
 def peak_rows(kind: str, length: int, *, rows: int) -> float:

@@ -14,6 +14,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_backend.merging import can_merge, pads_harmlessly
 from mlx_backend.messages import TokenIds
 from tests.mlx_backend.conversations import CHUNK, Answer, Conversations, chunk_ends, common
 from tests.mlx_backend.tiny_rows import KINDS_AND_BITS, live_bytes, some_tokens, tiny_model
@@ -208,12 +209,18 @@ def test_rows_of_mixed_lengths_join_and_leave_as_if_alone(talk: Conversations) -
             break
         talk.step()
     assert len(requests) == len(plan)
+    assert (talk.backend.counters.batch_copies > 0) == can_share(talk)
     for request in requests:
         assert_like_cold(talk, request.answer, reused=len(head), to_the_bit=False)
     for request in requests:
         follow_up = talk.ask(joined(request.answer.history, B[:9]))
         length = len(request.answer.history)
         assert_like_cold(talk, follow_up, reused=length, to_the_bit=False)
+
+
+def can_share(talk: Conversations) -> bool:
+    layout = talk.layout
+    return can_merge(layout.make_caches()) and pads_harmlessly(talk.listener.model, layout)
 
 
 def test_the_tree_counts_the_bytes_that_it_keeps(talk: Conversations) -> None:
