@@ -269,10 +269,18 @@ class PrefixCache:
         node = self._tree.extend(place, tokens, span)
         self._tree.mark(node, kind, owner, None)
         self._touch(node)
-        if node.parent is not None:
-            self._tree.unmark(node.parent)
-            self._tree.tidy(node.parent)
-        return self._settle(node)
+        extended = node.parent
+        assert extended is not None
+        superseded = extended.kind, extended.conversation
+        self._tree.unmark(extended)
+        self._tree.tidy(extended)
+        return self._settle(node) or self._reinstate(extended, *superseded)
+
+    def _reinstate(self, node: Node, kind: EntryKind | None, conversation: str) -> bool:
+        """Give a superseded entry its place back, because its successor could not stay."""
+        if kind is not None and node.parent is not None and not node.children:
+            self._tree.mark(node, kind, conversation, None)
+        return False
 
     def _store_checkpoint(
         self,

@@ -302,6 +302,19 @@ def test_branches_of_one_session_keep_the_end_of_their_last_user_message():
             assert agent.turn() >= boundary
 
 
+def test_anonymous_branches_are_told_apart_by_where_they_go_on():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=10)
+    parent = Conversation(traffic, "", text(500, 1), seed=1)
+    parent.turn()
+    head = [*parent.head, *parent.history]
+    agents = [Conversation(traffic, "", head, seed=n + 2) for n in range(4)]
+    for turn in range(4):
+        for number, agent in enumerate(agents):
+            agent.session = f"request-{turn}-{number}"
+            boundary = agent.last_boundary
+            assert agent.turn() >= boundary
+
+
 def test_a_head_that_is_shared_outlives_the_conversations_on_it():
     traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=3)
     head = text(500, 1)
@@ -330,7 +343,7 @@ def test_a_checkpoint_close_behind_another_is_not_wanted():
 
 def test_an_offset_stored_twice_takes_the_stronger_kind():
     traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=2)
-    prompt = text(400, 1)
+    prompt = text(500, 1)
     traffic.store(prompt[:200], EntryKind.INTERVAL, "main")
     ids = token_ids(prompt[:200])
     assert traffic.cache.insert(
@@ -346,15 +359,72 @@ def test_an_offset_stored_twice_takes_the_stronger_kind():
     assert reuse(traffic, prompt) == 200
 
 
+def test_a_checkpoint_that_nobody_asked_about_is_refused_if_it_is_close():
+    traffic = Traffic(CacheKind.CHECKPOINTED)
+    prompt = text(200, 1)
+    traffic.store(prompt[:100])
+    ids = token_ids(prompt[:110])
+    assert not traffic.cache.insert(
+        ids,
+        span=traffic.span(ids),
+        checkpoint=traffic.checkpoint(ids),
+        kind=EntryKind.HEAD,
+        conversation="main",
+    )
+    status = traffic.cache.status()
+    assert (status.entries, status.tokens, status.skipped_captures) == (1, 100, 1)
+
+
 def test_clearing_forgets_everything_and_outlives_a_pin():
     traffic = Traffic(CacheKind.SLICEABLE)
-    traffic.store(text(100, 1))
-    match = traffic.match([*text(100, 1), 1])
+    prompt = text(100, 1)
+    traffic.store(prompt)
+    match = traffic.match([*prompt, 1])
+    traffic.store([*prompt, *text(100, 2)])
     traffic.cache.clear()
     traffic.cache.check()
     traffic.cache.release(match)
+    traffic.cache.check()
     assert traffic.cache.status().bytes == 0
-    assert traffic.store(text(100, 1))
+    assert traffic.store(prompt)
+
+
+def test_an_entry_in_use_keeps_its_place_if_its_successor_does_not_fit():
+    traffic = Traffic(CacheKind.SLICEABLE, max_bytes=bytes_of(tokens=230, nodes=3))
+    other, used = text(100, 1), text(100, 2)
+    traffic.store(other)
+    traffic.store(used)
+    held = [traffic.match([*tokens, 1]) for tokens in (other, used)]
+    assert not traffic.store([*used, *text(60, 3)])
+    for match in held:
+        traffic.cache.release(match)
+        traffic.cache.check()
+    assert [reuse(traffic, tokens) for tokens in (other, used)] == [100, 100]
+
+
+def test_a_split_that_took_an_array_too_many_is_made_good_when_it_is_released():
+    traffic = Traffic(CacheKind.SLICEABLE, max_arrays=2, block_tokens=50)
+    used = text(100, 1)
+    traffic.store(used)
+    match = traffic.match([*used, 1])
+    assert not traffic.store([*used[:25], *text(50, 2)])
+    assert traffic.cache.status().arrays == 3
+    traffic.cache.release(match)
+    assert traffic.cache.status().arrays == 2
+    assert reuse(traffic, used) == 50
+
+
+@KINDS
+def test_a_rejected_match_goes_though_its_edge_was_split_since(kind):
+    traffic = Traffic(kind, minimum_gap=1)
+    prompt = text(100, 1)
+    traffic.store(prompt)
+    match = traffic.match([*prompt[:40], *text(5, 2), *text(5, 3)])
+    traffic.store([*prompt[:40], *text(5, 2)])
+    traffic.cache.reject(match)
+    traffic.cache.check()
+    expected = 0 if kind is CacheKind.SLICEABLE else 45
+    assert reuse(traffic, [*prompt[:40], *text(5, 2)]) == expected
 
 
 def test_small_one_shot_calls_do_not_push_out_the_session_they_serve():
