@@ -15,7 +15,7 @@ from mlx_backend.errors import PromptRejected
 from mlx_backend.memo import Memo
 
 _LONG = 256  # characters from which remembering is cheaper than looking again
-_MEMO_CHARACTERS = 16_000_000
+_MEMO_CHARACTERS = 8_000_000
 _MEMO_TOOLS = 4096
 
 
@@ -44,7 +44,10 @@ class Content:
 
     def data(self, value: object, field: str) -> Any:
         """JSON data with every string in it, keys included, as content."""
-        return map_strings(value, lambda text: self.text(text, field))
+        try:
+            return map_strings(value, lambda text: self.text(text, field))
+        except RecursionError:
+            raise PromptRejected("This is nested too deeply.", field) from None
 
     def arguments(self, value: object, field: str) -> dict[str, Any] | str:
         """A call's arguments as a mapping; text that is not a JSON object stays text."""

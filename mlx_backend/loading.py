@@ -245,7 +245,9 @@ def _known_context(config: Mapping[str, Any], tokenizer: Any) -> tuple[int, tupl
 
 def _scaled(size: int, scope: Mapping[str, Any]) -> int:
     """The context size with rope scaling, where the config gives the size before it."""
-    scaling = scope.get("rope_scaling") or scope.get("rope_parameters") or {}
+    scaling = scope.get("rope_scaling") or scope.get("rope_parameters")
+    if not isinstance(scaling, Mapping):
+        return size
     original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
     if isinstance(original, int) and isinstance(factor, (int, float)):
         return max(size, int(original * factor))

@@ -21,7 +21,7 @@ from mlx_backend.control import BREAK, ControlTokens, as_written
 from mlx_backend.memo import Memo
 from mlx_backend.messages import TokenIds, token_ids
 
-_MEMO_BYTES = 64 << 20
+_MEMO_BYTES = 32 << 20
 _PROBES = ("Hello", " Hello", "\nHello there\n", "x", "a  b", "é", " ")
 _MOST_JOINTS = 32
 NOTHING = token_ids([])

@@ -15,7 +15,7 @@ from mlx_backend.memo import Memo
 from mlx_backend.messages import TokenIds, token_ids
 from mlx_backend.pieces import NOTHING, Encoded, PieceEncoder
 
-_MEMO_BYTES = 64 << 20
+_MEMO_BYTES = 32 << 20
 _EMPTY = Encoded("", NOTHING)
 
 

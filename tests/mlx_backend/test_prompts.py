@@ -228,6 +228,21 @@ def test_what_is_not_text_is_refused_with_its_field(request_: dict[str, Any], fi
     assert refused.value.field == field
 
 
+def test_what_is_nested_without_end_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(900):
+        nested = [nested]
+    tool = {"type": "function", "function": {"name": "x", "parameters": nested}}
+    with pytest.raises(PromptRejected) as refused:
+        ENCODERS["chatml"].chat([say("user", "a")], [tool])
+    assert refused.value.field == "tools[0]"
+    arguments = call({"a": nested})
+    with pytest.raises(PromptRejected):
+        ENCODERS["chatml"].chat([say("user", "a"), arguments])
+    text = call('{"a": ' + "[" * 100_000)
+    assert len(ENCODERS["chatml"].chat([say("user", "a"), text])) > 100
+
+
 # One beginning
 
 
