@@ -31,7 +31,11 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The assistant's message that answered the request `label`, as the client sends it back."""
+    """The assistant's message that answered the request `label`, as the client sends it back.
+
+    With `calls`, what was sampled stands for the calls in the model's own notation: the client
+    has parsed them and sends them back in its own, so those tokens do not come again.
+    """
 
     label: str
     calls: tuple[ToolCall, ...] = ()
@@ -99,7 +103,7 @@ class Conversation:
         return self._with(Echo(label, thinking=thinking))
 
     def worked(self, label: str, results: Mapping[str, str], thinking: str = "") -> Conversation:
-        """The answer to `label` read each path of `results` by a tool call and got its text."""
+        """The answer to `label` called a tool for each path of `results` and got its text."""
         calls = tuple(
             ToolCall(f"call_{label}_{i}".replace(" ", "_"), "read_file", json.dumps({"path": path}))
             for i, path in enumerate(results)
@@ -119,7 +123,7 @@ class Conversation:
 def _resolved(message: Message | Echo, answers: Mapping[str, Answer]) -> dict[str, Any]:
     if not isinstance(message, Echo):
         return dict(message)
-    answer = answers[message.label]
+    answer = Answer() if message.calls else answers[message.label]
     resolved: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if thinking := answer.thinking + message.thinking:
         resolved["reasoning_content"] = thinking

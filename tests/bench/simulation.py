@@ -147,11 +147,11 @@ class Simulation:
         return Turn(generation, arrival, float(next(self._ticks)), f"conversation {arrival}")
 
     def _run(self, wave: Sequence[Request], turns: Sequence[Turn]) -> None:
-        while any(turn.is_live for turn in turns):
+        while self._inference.turns:
             self._inference.decode_step()
             self._inference.read_chunk()
             for request, turn in zip(wave, turns, strict=True):
-                if turn.is_live and _is_due(request, turn):
+                if turn in self._inference.turns and _is_due(request, turn):
                     self._inference.cancel(turn)
 
 

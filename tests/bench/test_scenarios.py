@@ -73,12 +73,14 @@ def test_scenarios_are_chosen_by_a_word_of_their_name() -> None:
 
 def test_a_conversation_that_grows_leaves_its_fork_alone() -> None:
     trunk = Conversation().system("s").user("u")
+    said = trunk.answered("b", "hm").request("c").resolve({"b": Answer("said", "more")})
+    assert said[2] == {"role": "assistant", "content": "said", "reasoning_content": "morehm"}
     left, right = trunk.answered("a"), trunk.worked("b", {"x.py": "text"}, "hm")
     assert len(trunk.messages) == 2
     assert left.messages[:2] == right.messages[:2] == trunk.messages
     resolved = right.request("c").resolve({"b": Answer("said", "more")})
-    assert resolved[2]["content"] == "said"
-    assert resolved[2]["reasoning_content"] == "morehm"
+    assert resolved[2]["content"] == "", "what was sampled was the call"
+    assert resolved[2]["reasoning_content"] == "hm"
     assert json.loads(resolved[2]["tool_calls"][0]["function"]["arguments"]) == {"path": "x.py"}
     assert resolved[3] == {"role": "tool", "tool_call_id": "call_b_0", "content": "text"}
 
