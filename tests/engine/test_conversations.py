@@ -186,3 +186,19 @@ def test_only_the_prompt_that_opens_a_session_is_captured_under_initial() -> Non
             assert 79 in {call[1] for call in bench.calls("capture_checkpoint")}
 
     run(scenario())
+
+
+@every_caching_kind
+def test_what_a_request_used_can_go_once_it_has_ended(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind, cache={"max_bytes": 30_000}) as bench:
+            prompt = words(500, 1)
+            await bench.run(prompt, max_tokens=1)
+            assert (await bench.run(prompt, max_tokens=1)).usage.reused == 499
+            for seed in range(2, 7):
+                await bench.run(words(500, seed), max_tokens=1)
+                await bench.run(words(500, seed), max_tokens=1)
+            assert (await bench.run(prompt, max_tokens=1)).usage.reused == 0
+            assert bench.engine.status().cache.bytes <= 30_000
+
+    run(scenario())
