@@ -39,7 +39,6 @@ class Tally:
     """What a server says it has done and holds. Tokens, bytes."""
 
     read: int
-    cache_tokens: int
     cache_bytes: int
 
 
@@ -95,7 +94,7 @@ class Mlxd:
 
     async def tally(self) -> Tally | None:
         engine = (await self.settled()).engine
-        return Tally(engine.totals.read, engine.cache.tokens, engine.cache.bytes)
+        return Tally(engine.totals.read, engine.cache.bytes)
 
     async def last_cancelled(self) -> Reading | None:
         recent = (await self.settled()).engine.recent

@@ -26,6 +26,14 @@ LETTER_BIAS = 100.0
 _LETTERS = "abcdefghklmnoprstuvw"
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    request: Request
+    body: dict[str, Any]
+    prompt: TokenIds
+    floor: int
+
+
 @dataclass(slots=True)
 class Player:
     """One server's run. `is_cuttable`: its model's state can be taken up at any token.
@@ -61,31 +69,28 @@ class Player:
         self, wave: tuple[Request, ...], answers: dict[str, Answer]
     ) -> list[RequestResult]:
         sent = [self._prepare(request, answers) for request in wave]
-        replies = await asyncio.gather(
-            *(
-                ask(self.server.http, body, request.cancel, self.server.read_progress)
-                for request, (body, _, _) in zip(wave, sent, strict=True)
-            )
-        )
+        replies = await asyncio.gather(*(self._ask(each) for each in sent))
         results = []
-        for request, (_, prompt, least), reply in zip(wave, sent, replies, strict=True):
-            answers[request.label] = reply.answer
-            self._remember(prompt, reply.answer)
+        for each, reply in zip(sent, replies, strict=True):
+            answers[each.request.label] = reply.answer
+            self._remember(each.prompt, reply.answer)
             told = await self.server.last_cancelled() if reply.is_cancelled else None
-            results.append(_result(request, least, len(prompt), reply, told))
+            results.append(_result(each, reply, told))
         return results
 
-    def _prepare(
-        self, request: Request, answers: dict[str, Answer]
-    ) -> tuple[dict[str, Any], TokenIds, int]:
+    async def _ask(self, sent: _Sent) -> Reply:
+        return await ask(
+            self.server.http, sent.body, sent.request.cancel, self.server.read_progress
+        )
+
+    def _prepare(self, request: Request, answers: dict[str, Answer]) -> _Sent:
         messages = request.resolve(answers)
         prompt = self.encoder.chat(messages, request.tools).tokens
         known = self._history.known(prompt)
         if not self.is_cuttable:
             known = boundary_before(self.encoder, prompt, messages, request.tools, known)
-        least = floor(prompt, known)
         self._history.add(prompt)
-        return self._body(request, messages), prompt, least
+        return _Sent(request, self._body(request, messages), prompt, floor(prompt, known))
 
     def _body(self, request: Request, messages: list[dict[str, Any]]) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -107,17 +112,15 @@ class Player:
         self._history.add(np.concatenate([prompt, output]))
 
 
-def _result(
-    request: Request, least: int, prompt: int, reply: Reply, told: Reading | None
-) -> RequestResult:
+def _result(sent: _Sent, reply: Reply, told: Reading | None) -> RequestResult:
     """`told` is the server's own word on a request whose usage never came."""
     if reply.reused >= 0:
         told = Reading(reply.reused, reply.prompt - reply.reused)
     seen_read = reply.progress[0] if reply.progress else None
     return RequestResult(
-        label=request.label,
-        prompt=reply.prompt if reply.prompt >= 0 else prompt,
-        floor=least,
+        label=sent.request.label,
+        prompt=reply.prompt if reply.prompt >= 0 else len(sent.prompt),
+        floor=sent.floor,
         reused=told.reused if told else None,
         read=told.read if told else seen_read,
         first_token_seconds=reply.first_token_seconds,

@@ -71,7 +71,7 @@ class CannedServer:
         return (60, 100)
 
     async def tally(self) -> Tally | None:
-        return Tally(self.read, self.seen.distinct, self.seen.distinct * 10) if self.tells else None
+        return Tally(self.read, self.seen.distinct * 10) if self.tells else None
 
     async def last_cancelled(self) -> Reading | None:
         return self.last if self.tells else None
