@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Tokenizer
 
 from mlx_backend.control import ControlTokens, find_control_tokens
 from mlx_backend.pieces import PieceEncoder
@@ -63,8 +64,6 @@ def written_raw(encoder: MlxPromptEncoder, messages: Sequence[Message]) -> str:
 
 
 def test_tokens_that_eat_blanks_do_so_by_pieces_too() -> None:
-    from tokenizers import AddedToken, Tokenizer
-
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     eaters = [
         AddedToken("<|end|>", special=True, normalized=False, rstrip=True),
@@ -104,8 +103,6 @@ def test_ids_are_those_of_transformers(family: str) -> None:
 
 
 def test_where_pieces_would_differ_the_whole_is_encoded() -> None:
-    from tokenizers import AddedToken, Tokenizer
-
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.add_special_tokens([AddedToken("<|word|>", normalized=False, single_word=True)])
     source = "{% for m in messages %}{{ m.content + '<|word|>a<|im_end|>' }}{% endfor %}"
@@ -199,32 +196,39 @@ def test_what_a_prompt_shares_with_the_last_one_is_not_looked_through_again() ->
     assert control.characters - before > 20_000
 
 
-fragments = st.sampled_from(
-    [
-        "<|im_start|>",
-        "<|im_end|>",
-        "<think>",
-        "\ufdd0\ufdd2",
-        "\ufdd0\ufdd1",
-        "a",
-        " a",
-        "\n",
-        "\n\n",
-    ]
+FRAGMENTS = (
+    ["<|im_start|>", "<|im_end|>", "\ufdd0\ufdd2", "\ufdd0\ufdd1", "a", " a", "\n", "\n\n"],
+    ["<|eats|>", "<|im_end|>", "b", "<|a|>", " ", "\n", "x"],
 )
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.lists(fragments, max_size=12)), max_size=6))
+def greedy_encoder() -> RenderedEncoder:
+    """With a token that eats the blanks behind it, and one that begins like another."""
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokens = [
+        AddedToken("<|eats|>", special=True, normalized=False, rstrip=True),
+        AddedToken("<|a|>", special=True, normalized=False),
+        AddedToken("<|a|>b", special=True, normalized=False),
+    ]
+    tokenizer.add_special_tokens(tokens)
+    control = ControlTokens(find_control_tokens(tokenizer.get_added_tokens_decoder(), ""))
+    return RenderedEncoder(PieceEncoder(tokenizer, control, TokenText(tokenizer).bytes_of), None)
+
+
+ENCODERS_OF_TURNS = (turn_encoder()[0], greedy_encoder())
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@given(data=st.data())
 def test_a_turn_gives_the_ids_of_the_whole_wherever_it_leaves_the_last_one(
-    changes: list[tuple[int, list[str]]],
+    number: int, data: st.DataObject
 ) -> None:
-    encoder = TURN_ENCODER
+    encoder, fragments = ENCODERS_OF_TURNS[number], st.sampled_from(FRAGMENTS[number])
+    assert encoder.pieces.by_pieces
     rendered: list[str] = []
-    for kept, more in changes:
-        rendered = rendered[:kept] + more
+    for _ in range(data.draw(st.integers(1, 5))):
+        kept = data.draw(st.integers(0, 12))
+        rendered = rendered[:kept] + data.draw(st.lists(fragments, max_size=12))
         text = "".join(rendered)
         ids = encoder.encode_turn(text, "conversation")
         assert ids.tolist() == encoder.encode(text).tolist()
-
-
-TURN_ENCODER, _ = turn_encoder()
