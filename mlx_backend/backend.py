@@ -96,7 +96,7 @@ class MlxBackend:
         """
         self._enter()
         self._decoder.clear()
-        self._model = None
+        del self._decoder, self._model
         mx.synchronize()
         mx.clear_streams()
         mx.set_default_stream(mx.new_stream(mx.default_device()))

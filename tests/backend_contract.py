@@ -195,6 +195,8 @@ class BackendContract:
             subject.backend.step()
         assert subject.backend.step() == []
         for row in rows:
+            with pytest.raises(AssertionError):
+                subject.backend.capture_span(row, 0, 1)
             subject.backend.release(row)
         subject.backend.start_decoding(waiting, int(PROMPT[-1]), Sampling(), PROMPT)
         assert subject.steps([waiting], 6) == [expected]
@@ -214,6 +216,8 @@ class BackendContract:
         assert tokens == expected
         assert len(failed_after) == 1
         assert failed_after[0] <= 3
+        with pytest.raises(AssertionError):
+            subject.backend.capture_span(broken, 0, 1)
         subject.backend.release(broken)
 
     def test_work_on_a_foreign_thread_is_refused(self, subject: Subject) -> None:
