@@ -69,50 +69,46 @@ class _Stage:
 
 async def _play(stage: _Stage) -> None:
     agent = stage.agent("demo-main")
-    history = await _open_and_read_two_files(stage, agent)
-    before = history
-    history = await _cancel_and_send_again(stage, agent, history)
+    history = await _open_and_read_a_file(stage, agent)
     await _fork_two_sub_agents(stage, history)
-    history = day.asked(before, "Never mind the errors. What would you read next, and why?")
+    before = history
+    await _cancel_and_send_again(stage, agent, history)
+    history = day.asked(before, "Never mind. What would you read next, and why?")
     undone = stage.note(await agent.ask("undo, then another question", history))
     history = day.asked(day.answered(history, undone.answer), "Good. Sum up what you know so far.")
     stranger = stage.agent("demo-forgotten")
     stage.note(await stranger.ask("forgotten session, all resent", history))
 
 
-async def _open_and_read_two_files(stage: _Stage, agent: Agent) -> History:
+async def _open_and_read_a_file(stage: _Stage, agent: Agent) -> History:
     history = day.opening()
     turn = stage.note(await agent.ask("open: system, tools, task", history))
-    for name, question in (
-        ("errors.py", "What can go wrong, in one sentence?"),
-        ("generation.py", "Which events does a generation send?"),
-    ):
-        history = day.answered(history, turn.answer)
-        history = day.tool_result(history, "daemon", name, question)
-        turn = stage.note(await agent.ask(f"tool result: daemon/{name}", history))
-    return day.answered(history, turn.answer)
-
-
-async def _cancel_and_send_again(stage: _Stage, agent: Agent, history: History) -> History:
-    """A long file; the user presses Esc while it is read, then sends the same once more."""
-    question = "What does a backend promise?"
-    history = day.tool_result(history, "mlx_backend", "interface.py", question)
-    name = "tool result: interface.py"
-    stage.note(await agent.ask_and_leave(f"{name}, cancelled", history, CANCELLED_AT))
-    turn = stage.note(await agent.ask("the same, sent again", history))
+    history = day.answered(history, turn.answer)
+    question = "What can go wrong, in one sentence?"
+    history = day.tool_result(history, "daemon", "errors.py", question)
+    turn = stage.note(await agent.ask("tool result: errors.py", history))
     return day.answered(history, turn.answer)
 
 
 async def _fork_two_sub_agents(stage: _Stage, history: History) -> None:
     """Both go on from the same history, with a file that is new to both and a task of their own."""
-    tasks = ("Your task: say what status tells of memory.", "Your task: name the request phases.")
+    tasks = ("Your task: name the events.", "Your task: say when a generation ends well.")
     turns = (
         stage.agent(f"demo-sub-agent-{number}").ask(
-            f"sub-agent {number} of 2, at once",
-            day.tool_result(history, "daemon", "status.py", task),
+            f"sub-agent {number} of 2, at once: generation.py",
+            day.tool_result(history, "daemon", "generation.py", task),
             is_alone=False,
         )
         for number, task in enumerate(tasks, start=1)
     )
     for turn in await asyncio.gather(*turns):
         stage.note(turn)
+
+
+async def _cancel_and_send_again(stage: _Stage, agent: Agent, history: History) -> None:
+    """A long file; the user presses Esc while it is read, then sends the same once more."""
+    question = "What does a backend promise?"
+    history = day.tool_result(history, "mlx_backend", "interface.py", question)
+    name = "tool result: interface.py"
+    stage.note(await agent.ask_and_leave(f"{name}, cancelled", history, CANCELLED_AT))
+    stage.note(await agent.ask("the same, sent again", history))
