@@ -39,7 +39,7 @@ __all__ = ["Engine", "Generation"]
 
 log = logging.getLogger(__name__)
 
-JOIN_SECONDS = 30.0
+JOIN_SECONDS = 10.0
 """How long closing waits for the chunk or the load that the thread is in."""
 
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from daemon.status import MemoryStatus, RequestStatus, TotalsStatus
+from daemon.status import MemoryStatus, ModelStatus, RequestStatus, TotalsStatus
 from daemon.turns import Phase, Turn
 from mlx_backend.interface import Backend, Counters
+from mlx_backend.messages import ModelInfo
 
 RECENT_REQUESTS = 50
 
@@ -89,6 +90,22 @@ def request_status(turn: Turn, now: float) -> RequestStatus:
         seconds=now - turn.arrived,
         why_read=turn.why_read,
         error=turn.error,
+    )
+
+
+def model_status(info: ModelInfo) -> ModelStatus:
+    """A model that is ready, as others see it."""
+    return ModelStatus(
+        "ready",
+        name=info.name,
+        path=info.path,
+        identity=info.identity,
+        cache_kind=info.cache_kind.value,
+        cache_classes=info.cache_classes,
+        context_size=info.context_size,
+        weight_bytes=info.weight_bytes,
+        span_token_bytes=info.span_token_bytes,
+        warnings=info.warnings,
     )
 
 

@@ -19,7 +19,7 @@ from daemon.errors import ModelUnavailable
 from daemon.generation import Failed, Usage
 from daemon.inference import Inference, ReadingPolicy
 from daemon.prefix_cache.cache import PrefixCache
-from daemon.records import Records, memory_status, request_status
+from daemon.records import Records, memory_status, model_status, request_status
 from daemon.sessions import Sessions, conversation
 from daemon.status import EngineStatus, ModelStatus
 from daemon.turns import Phase, Turn
@@ -207,7 +207,7 @@ class Worker:
             self._clock,
         )
         self._model = model
-        self._model_status = _ready(info)
+        self._model_status = model_status(info)
         self._failed_loads = 0
 
     def _recover(self, failure: str) -> None:
@@ -284,18 +284,3 @@ def unavailable(model: ModelStatus) -> ModelUnavailable:
 def _in_words(error: Exception) -> str:
     is_meant = isinstance(error, BackendError)
     return str(error) if is_meant else f"{type(error).__name__}: {error}"
-
-
-def _ready(info: ModelInfo) -> ModelStatus:
-    return ModelStatus(
-        "ready",
-        name=info.name,
-        path=info.path,
-        identity=info.identity,
-        cache_kind=info.cache_kind.value,
-        cache_classes=info.cache_classes,
-        context_size=info.context_size,
-        weight_bytes=info.weight_bytes,
-        span_token_bytes=info.span_token_bytes,
-        warnings=info.warnings,
-    )

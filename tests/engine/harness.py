@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from daemon.engine import Engine, Generation
-from daemon.errors import ModelUnavailable
+from daemon.errors import GenerationFailed, ModelUnavailable
 from daemon.generation import (
     Failed,
     Finished,
@@ -286,3 +286,10 @@ def expect_unavailable(bench: Bench) -> ModelUnavailable:
         bench.submit([1, 2, 3])
     assert caught.value.retry_after
     return caught.value
+
+
+def failure(answer: Answer) -> str:
+    """The words of a request that failed."""
+    assert isinstance(answer.end, Failed), answer.end
+    assert isinstance(answer.end.error, GenerationFailed)
+    return answer.end.error.message
