@@ -137,7 +137,7 @@ def measure_idle(seconds: float = 10.0) -> None:
 # --- a real model ------------------------------------------------------------------------------
 
 
-def measure_decode(folder: Path, tokens: int = 96) -> None:
+def measure_decode(folder: Path, tokens: int) -> None:
     from mlx_backend.blas import prefer_openblas
 
     prefer_openblas()
@@ -201,6 +201,7 @@ def _say(what: str, value: str, target: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="folder of a model for `decode`")
+    parser.add_argument("--tokens", type=int, default=96, help="length of the answers of `decode`")
     parser.add_argument("--only", choices=["cpu", "idle", "decode"])
     options = parser.parse_args()
     if options.only in (None, "cpu"):
@@ -208,7 +209,7 @@ def main() -> None:
     if options.only in (None, "idle"):
         measure_idle()
     if options.model is not None and options.only in (None, "decode"):
-        measure_decode(options.model)
+        measure_decode(options.model, options.tokens)
 
 
 if __name__ == "__main__":
