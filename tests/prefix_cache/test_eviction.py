@@ -184,6 +184,22 @@ def test_a_checkpoint_that_cannot_fit_is_skipped_and_costs_nobody_anything():
     assert (status.skipped_captures, status.evicted_entries) == (1, 0)
 
 
+def test_an_over_large_newcomer_in_arrays_is_cut_like_one_in_bytes():
+    traffic = Traffic(CacheKind.SLICEABLE, max_arrays=10, block_tokens=50)
+    kept, newcomer = text(100, 1), text(2_000, 2)
+    traffic.store(kept)
+    assert traffic.store(newcomer)
+    assert [reuse(traffic, tokens) for tokens in (kept, newcomer)] == [100, 400]
+
+
+def test_a_checkpoint_with_too_many_arrays_is_skipped_and_costs_nobody_anything():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_arrays=4, block_tokens=50)
+    kept = text(100, 1)
+    traffic.store(kept)
+    assert not traffic.store(text(500, 2))
+    assert reuse(traffic, kept) == 100
+
+
 # Conversations on models that can be cut
 
 
@@ -232,6 +248,36 @@ def test_the_conversation_that_holds_the_most_thins_itself_first():
     assert before == 3
     assert reuse(traffic, [*small.head, *small.history]) == len(small.head) + len(small.history)
     assert traffic.cache.status().evicted_entries == 0
+
+
+def test_of_two_conversations_with_something_to_spare_the_larger_gives():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=14)
+    small = Conversation(traffic, "small", text(200, 1), seed=1)
+    busy = Conversation(traffic, "busy", text(200, 2), seed=2)
+    small.turn()
+    old = small.last_boundary
+    small.turn()
+    for _ in range(6):
+        busy.turn()
+    assert traffic.cache.status().entries == 14
+    assert reuse(traffic, [*small.head, *small.history][:old]) == old
+
+
+def test_the_end_of_a_turn_does_not_cost_its_own_conversation_the_users_end():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=2)
+    other, main = text(100, 1), text(200, 2)
+    traffic.store(other, EntryKind.USER_END, "other")
+    traffic.store(main[:100], EntryKind.USER_END, "main")
+    traffic.store(main, EntryKind.TURN_END, "main")
+    assert [reuse(traffic, tokens) for tokens in (other, main[:100], main)] == [0, 100, 200]
+
+
+def test_a_newcomer_may_cost_the_head_it_stands_on_if_nothing_else_is_left():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=1)
+    prompt = text(200, 1)
+    traffic.store(prompt[:100], EntryKind.HEAD, "first")
+    assert traffic.store(prompt, EntryKind.USER_END, "second")
+    assert reuse(traffic, prompt) == 200
 
 
 def test_the_checkpoint_that_saves_the_fewest_tokens_goes_first():

@@ -26,7 +26,8 @@ class NoState:
     array_count: int = 0
 
     def block_lengths(self) -> tuple[int, ...]:
-        return (self.length,)
+        full, rest = divmod(self.length, 1_000)
+        return (1_000,) * full + ((rest,) if rest else ())
 
     def split(self, at: int) -> tuple[NoState, NoState]:
         return NoState(at), NoState(self.length - at)
@@ -83,6 +84,24 @@ def test_evicting_gives_the_indexs_memory_back(kind):
     taken, reported = memory_and_report(kind, 10, 1_000)
     tombstones = 256 * 600
     assert taken <= 1.1 * reported + tombstones
+
+
+def test_shortening_gives_the_ids_back():
+    random = np.random.default_rng(1)
+    kind = CacheKind.SLICEABLE
+    tracemalloc.start()
+    try:
+        cache = PrefixCache(kind=kind, max_entries=None, max_bytes=400_000)
+        for number in range(2):
+            prompt = random.integers(0, 50_000, 80_000, dtype=np.int32)
+            store(cache, prompt, kind, str(number))
+        del prompt
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert cache.status().entries == 2
+    assert taken <= 1.1 * cache.status().index_bytes
 
 
 def memory_and_report(
