@@ -19,7 +19,7 @@ from mlx_backend.errors import ModelDamaged, ModelNotFound, ModelUnsupported, Pr
 from mlx_backend.file_limit import open_file_limit_kept
 from mlx_backend.interface import LoadedModel
 from mlx_backend.loading import MlxModel, load
-from mlx_backend.messages import CacheKind, Sampling
+from mlx_backend.messages import CacheKind, Prompt, Sampling
 from mlx_backend.model_files import read_header
 from mlx_backend.tiny_models import write_folder
 from mlx_backend.tiny_tokenizer import token_count, token_id
@@ -47,6 +47,15 @@ def edit(file: Path, **changes: object) -> None:
     file.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
 
 
+def greedy(model: LoadedModel, prompt: Prompt, count: int) -> list[int]:
+    row = model.backend.open_row(None, len(prompt) + count + 1)
+    model.backend.read(row, prompt.tokens[:-1])
+    model.backend.start_decoding(row, int(prompt.tokens[-1]), Sampling(), prompt.tokens)
+    tokens = [model.backend.step()[0].token for _ in range(count)]
+    model.backend.release(row)
+    return tokens
+
+
 def test_a_whole_model_says_what_it_is(loaded: MlxModel, whole: Path) -> None:
     info = loaded.info
     assert (info.name, info.path) == ("tiny", str(whole))
@@ -61,14 +70,11 @@ def test_a_whole_model_says_what_it_is(loaded: MlxModel, whole: Path) -> None:
 def test_a_loaded_model_answers(loaded: MlxModel) -> None:
     model: LoadedModel = loaded
     prompt = model.prompts.chat([{"role": "user", "content": "Hello"}])
-    row = model.backend.open_row(None, len(prompt) + 8)
-    model.backend.read(row, prompt.tokens[:-1])
-    model.backend.start_decoding(row, int(prompt.tokens[-1]), Sampling(), prompt.tokens)
-    output = model.output()
-    for _ in range(4):
-        output.push([sampled.token for sampled in model.backend.step()])
-    assert row.length == len(prompt) + 4
-    model.backend.release(row)
+    tokens = greedy(model, prompt, 4)
+    assert all(0 <= token < model.info.vocabulary_size for token in tokens)
+    output = model.output(["never said"])
+    output.push(tokens)
+    assert output.finish().stop is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +90,12 @@ def test_the_kind_of_cache_is_the_models(kind: str, cache_kind: CacheKind, tmp_p
 def test_quantised_kv_is_said_and_has_an_identity_of_its_own(whole: Path, loaded: MlxModel) -> None:
     quantised = load(str(whole), kv_bits=8).info
     assert quantised.kv_bits == 8
-    assert quantised.identity != loaded.info.identity
+    identities = {
+        loaded.info.identity,
+        quantised.identity,
+        load(str(whole), kv_bits=4).info.identity,
+    }
+    assert len(identities) == 3
     assert quantised.span_token_bytes < loaded.info.span_token_bytes
 
 
@@ -301,6 +312,8 @@ def test_an_adapter_changes_answers_and_identity(folder: Path, tmp_path: Path) -
     )
     adapted = load(str(folder), adapter=str(adapter))
     assert adapted.info.identity != plain.info.identity
+    prompt = plain.prompts.text("Hello there, what is it that you do all day long?")
+    assert greedy(adapted, prompt, 12) != greedy(plain, prompt, 12)
     with pytest.raises(ModelNotFound):
         load(str(folder), adapter=str(tmp_path / "none"))
 

@@ -166,6 +166,18 @@ def test_a_turn_encodes_its_own_text_only(family: str) -> None:
     assert tokenizer.characters - before < 1500
 
 
+def test_another_conversation_encodes_the_same_system_text_no_more() -> None:
+    chosen = FAMILIES["chatml"]
+    tokenizer = CountingTokenizer(byte_level())
+    template = JinjaTemplate(chosen.source, chosen.names)
+    encoder = MlxPromptEncoder(tokenizer, template, Vocabulary(tokenizer.get_vocab_size()))
+    system = say("system", "s" * 30_000)
+    encoder.chat([system, say("user", "one")])
+    before = tokenizer.characters
+    encoder.chat([system, say("user", "another")])
+    assert tokenizer.characters - before < 200
+
+
 class CountingControl(ControlTokens):
     """Counts the characters that are looked through for control tokens."""
 

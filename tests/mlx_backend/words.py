@@ -45,7 +45,8 @@ def written(encoder: MlxPromptEncoder, ids: Sequence[int] | np.ndarray) -> str:
 
 def control_counts(encoder: MlxPromptEncoder, prompt: Prompt) -> dict[str, int]:
     ids = prompt.tokens.tolist()
-    return {token.text: ids.count(token.id) for token in encoder.control.tokens}
+    added = encoder._tokenizer.get_added_tokens_decoder()
+    return {token.content: ids.count(number) for number, token in added.items()}
 
 
 def common(one: Prompt, other: Prompt) -> int:
