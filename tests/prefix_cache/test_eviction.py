@@ -280,6 +280,37 @@ def test_a_newcomer_may_cost_the_head_it_stands_on_if_nothing_else_is_left():
     assert reuse(traffic, prompt) == 200
 
 
+def test_of_two_conversations_that_hold_as_much_the_longer_unused_gives():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=4)
+    first, second = text(200, 1), text(200, 2)
+    for tokens, session in ((first, "first"), (second, "second")):
+        traffic.store(tokens[:100], EntryKind.USER_END, session)
+        traffic.store(tokens, EntryKind.TURN_END, session)
+    traffic.cache.release(traffic.match([*first, 1]))
+    traffic.store(text(100, 3), EntryKind.USER_END, "third")
+    assert [reuse(traffic, first), reuse(traffic, second)] == [200, 100]
+
+
+def test_a_small_head_that_nobody_shares_goes_before_a_long_users_end():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=2)
+    prompt = text(3_000, 1)
+    traffic.store(prompt[:50], EntryKind.HEAD, "main")
+    traffic.store(prompt, EntryKind.USER_END, "main")
+    traffic.store(text(2_000, 2), EntryKind.USER_END, "other")
+    assert [reuse(traffic, prompt[:50]), reuse(traffic, prompt)] == [0, 3_000]
+
+
+def test_a_conversation_goes_leaf_by_leaf_when_a_newcomer_needs_it_all():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_bytes=checkpoints_for(3))
+    prompt = text(300, 1)
+    for length, session in ((100, "a"), (200, "b"), (300, "c")):
+        traffic.store(prompt[:length], EntryKind.FORK, session)
+    traffic.checkpoint_bytes = 3_000_000
+    assert traffic.store(text(100, 2), EntryKind.USER_END, "large")
+    assert [reuse(traffic, prompt), reuse(traffic, text(100, 2))] == [0, 100]
+    assert traffic.cache.status().evicted_entries == 3
+
+
 def test_the_checkpoint_that_saves_the_fewest_tokens_goes_first():
     traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=4)
     prompt = text(1_000, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.explain import why_read
 from mlx_backend.messages import CacheKind
 from tests.prefix_cache.traffic import KINDS, Traffic, bytes_of, text
@@ -58,6 +59,17 @@ def test_a_thinned_checkpoint_counts_as_evicted():
     traffic.store(text(100, 1))
     traffic.store(text(200, 1))
     assert "100 tokens could be restored once" in sentence(traffic, [*text(100, 1), 5])
+
+
+def test_an_evicted_end_close_behind_a_fork_is_not_taken_for_anothers():
+    """A turn often ends in the same few tokens at the same offset."""
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=2, minimum_gap=1)
+    ends_alike, session = text(10, 9), "main"
+    traffic.store(text(100, 1), EntryKind.USER_END, session)
+    traffic.store([*text(100, 1), *ends_alike], EntryKind.TURN_END, session)
+    traffic.store(text(100, 3), EntryKind.USER_END, "other")
+    assert "could be restored" in sentence(traffic, [*text(100, 1), *ends_alike, 5])
+    assert "nothing stored" in sentence(traffic, [*text(100, 2), *ends_alike, 5])
 
 
 def test_only_the_last_evictions_are_remembered():
