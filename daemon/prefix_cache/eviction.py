@@ -106,15 +106,15 @@ class Shrink:
                 del found[name]
 
     def _thin_to_one(self) -> None:
-        rich = {
+        rich = [
             name for name, held in self.tree.conversations.items() if len(own_entries(held)) > 1
-        }
+        ]
         while rich and self._is_over():
             name = max(rich, key=self._held)
             entries = own_entries(self.tree.conversations.get(name, ()))
             free = [node for node in self._free(entries) if not self._is_too_dear(node)]
             if len(entries) < 2 or not free:
-                rich.discard(name)
+                rich.remove(name)
                 continue
             victim = min(free, key=weakness)
             fry = self._small_fry(victim)
