@@ -31,7 +31,8 @@ class ModelStatus:
 class CacheStatus:
     """What the prefix cache holds. Tokens and bytes count each shared prefix once.
 
-    `bytes` = span_bytes + checkpoint_bytes + index_bytes ≤ max_bytes.
+    `bytes` = span_bytes + checkpoint_bytes + index_bytes ≤ max_bytes. `entries` are shared ones;
+    `live_leaves` are kept for their sessions and count towards bytes and arrays only.
     """
 
     entries: int = 0
@@ -44,19 +45,63 @@ class CacheStatus:
     checkpoints: int = 0
     index_bytes: int = 0
     arrays: int = 0
+    max_arrays: int = 0
+    live_leaves: int = 0
     hits: int = 0
     misses: int = 0
     evicted_entries: int = 0
+    evicted_by_entries: int = 0
+    evicted_by_bytes: int = 0
+    evicted_by_arrays: int = 0
+    evicted_by_idle: int = 0
+    evicted_by_reset: int = 0
     thinned_checkpoints: int = 0
     failed_restores: int = 0
     skipped_captures: int = 0
 
 
+REASONS = (
+    "first_seen",  # nothing stored begins like this prompt
+    "continues",  # all of the past was reused
+    "diverged",  # left what is stored in the middle of message `message_index`
+    "no_checkpoint",  # more is stored, but no row can be restored there: nearest at `nearest`
+    "evicted",  # it was stored, and dropped `evicted_seconds` ago by `evicted_by`
+    "not_kept",  # over budget when it was read: never stored
+    "no_reuse",  # this model's state, or the limits, allow no reuse
+    "restore_failed",  # what was stored could not be restored
+)
+"""The closed list of `ReadReason.code`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReason:
+    """Why a request read what it read. `sentence` says all of it but the two texts.
+
+    `left_at`: the prompt offset where it left what the tree holds; `message_index` and
+    `message_role`: the message that offset lies in, None where there is none. `stored_text` and
+    `prompt_text`: the first differing tokens on both sides when a known session diverged early;
+    shown only to who holds the daemon's token, kept in memory only.
+    """
+
+    code: str
+    sentence: str
+    left_at: int = 0
+    message_index: int | None = None
+    message_role: str | None = None
+    nearest: int | None = None
+    evicted_seconds: float | None = None
+    evicted_by: str | None = None
+    stored_text: str | None = None
+    prompt_text: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestStatus:
-    """One request, running or done. `phase`: waiting, reading, decoding, done, cancelled, failed.
+    """One request, running or done. `phase`: waiting, parked, reading, decoding, done, cancelled,
+    failed.
 
-    `why_read` says in a sentence why what was read had to be read.
+    `why_read` says in a sentence why what was read had to be read, `reason` in detail.
+    `arrived_at` is a date in seconds of the Unix epoch.
     """
 
     id: str
@@ -71,6 +116,56 @@ class RequestStatus:
     seconds: float
     why_read: str = ""
     error: str | None = None
+    reason: ReadReason | None = None
+    arrived_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """A session: a label with counters, and what is kept of its last turn.
+
+    `family` is the id its members share, `parent` the session whose tokens it forked from.
+    `live_tokens` and `live_bytes` are its live leaf's (bytes of its own, not its shared prefix).
+    """
+
+    id: str
+    label: str
+    family: str | None = None
+    parent: str | None = None
+    turns: int = 0
+    cancelled: int = 0
+    prompt: int = 0
+    reused: int = 0
+    read: int = 0
+    generated: int = 0
+    live_tokens: int = 0
+    live_bytes: int = 0
+    running: int = 0
+    age_seconds: float = 0.0
+    idle_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStatus:
+    """A node of the prefix tree, in the order of a walk from the root; `parent` is its id or None.
+
+    `tokens` from the root to its end, `own_tokens` and `own_bytes` of its own edge and checkpoint.
+    `kind` is what it was captured as, "" for a mere fork; `live_of` the session that holds it.
+    """
+
+    id: int
+    parent: int | None
+    tokens: int
+    own_tokens: int
+    own_bytes: int
+    kind: str
+    session: str
+    has_checkpoint: bool
+    live_of: str | None
+    pins: int
+    hits: int
+    age_seconds: float
+    idle_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +183,27 @@ class TotalsStatus:
     chunks: int = 0
     steps: int = 0
     batch_copies: int = 0
+    parked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatus:
-    """`device_*` is the array allocator's view, `process_bytes` the resident set."""
+    """`device_*` is the array allocator's view, `process_bytes` the resident set.
+
+    `row_bytes` are the running rows', `reserved_bytes` what they may grow to before they ask
+    again; rows and prefix cache together stay within `budget_bytes`. `wired_bytes` is 0 unless
+    wiring the weights was asked for. A limit of 0 is no limit.
+    """
 
     device_active_bytes: int = 0
     device_pooled_bytes: int = 0
     device_peak_bytes: int = 0
     row_bytes: int = 0
     process_bytes: int = 0
+    reserved_bytes: int = 0
+    budget_bytes: int = 0
+    pool_limit_bytes: int = 0
+    wired_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +217,7 @@ class EngineStatus:
     running: tuple[RequestStatus, ...] = ()
     waiting: tuple[RequestStatus, ...] = ()
     recent: tuple[RequestStatus, ...] = ()
+    sessions: tuple[SessionStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
