@@ -153,13 +153,23 @@ def _server_json(result: ServerResult) -> dict[str, Any]:
 
 
 def _table(results: Sequence[ServerResult]) -> Table:
-    """A line per scenario; with several servers, a line of each below its name."""
+    """A line per scenario; with several servers, a line of each below its name.
+
+    Fits 80 columns with totals of up to 999,999 tokens. `×floor` is read / floor.
+    """
     first = results[0]
     title = f"{first.model} ({first.cache_kind}): {', '.join(r.server for r in results)}"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=0,
+    )
     table.add_column("scenario", no_wrap=True)
-    for name in ("prompt", "read", "floor", "read/floor", "first token", "seconds", "kept"):
-        table.add_column(name, justify="right")
+    for name in ("prompt", "read", "floor", "×floor", "first", "time", "kept"):
+        table.add_column(name, justify="right", no_wrap=True)
     for scenarios in zip(*(result.scenarios for result in results), strict=True):
         lines = [_cells(r, s) for r, s in zip(results, scenarios, strict=True)]
         _add(table, scenarios[0].name, results, lines)
@@ -180,14 +190,14 @@ def _add(
 
 
 def _cells(result: ServerResult, scenario: ScenarioResult) -> list[str]:
-    sign = "≥ " if scenario.is_read_at_least else ""
+    sign = "≥" if scenario.is_read_at_least else ""
     return [
         f"{scenario.prompt:,}",
         f"{sign}{scenario.read:,}",
         f"{scenario.floor:,}",
         sign + _ratio(scenario.read_per_floor, SCENARIO_LIMIT),
-        f"{scenario.first_token_seconds * 1000:,.0f} ms",
-        f"{scenario.seconds:.1f}",
+        _brief(scenario.first_token_seconds),
+        _brief(scenario.seconds),
         _kept(result, scenario),
     ]
 
@@ -195,10 +205,15 @@ def _cells(result: ServerResult, scenario: ScenarioResult) -> list[str]:
 def _total_cells(result: ServerResult) -> list[str]:
     prompt = sum(scenario.prompt for scenario in result.scenarios)
     seconds = sum(scenario.seconds for scenario in result.scenarios)
-    sign = "≥ " if any(scenario.is_read_at_least for scenario in result.scenarios) else ""
+    sign = "≥" if any(scenario.is_read_at_least for scenario in result.scenarios) else ""
     ratio = sign + _ratio(result.read_per_floor, TOTAL_LIMIT)
     read, floor = f"{sign}{result.read:,}", f"{result.floor:,}"
-    return [f"{prompt:,}", read, floor, ratio, "", f"{seconds:.1f}", ""]
+    return [f"{prompt:,}", read, floor, ratio, "", _brief(seconds), ""]
+
+
+def _brief(seconds: float) -> str:
+    """A time in at most six characters."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
 
 
 def _ratio(value: float, limit: float) -> str:
