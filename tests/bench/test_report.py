@@ -85,6 +85,5 @@ def test_large_numbers_fit_80_columns_whole() -> None:
     sizes = ScenarioResult("4 sub-agents at once, cold", (long,), 999_999, 999.9, 9_999_000_000)
     checkpointed = [ServerResult(name, "m", "checkpointed", 10, (sizes,)) for name in ("a", "b")]
     line = next(line for line in shown(*checkpointed) if line.startswith("  a "))
-    assert line.split() == ["a", "999,999", "999,999", "999,999", "1.000"] + (
-        ["99.9", "s", "999.9", "s", "9,999", "B"]
-    )
+    assert line.split()[1:5] == ["999,999", "999,999", "999,999", "1.000"]
+    assert line.split()[5:] == ["99.9", "s", "999.9", "s", "9,999", "B"]
