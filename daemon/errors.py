@@ -43,6 +43,14 @@ class ContextOverflow(BadRequest):
     code = "context_length_exceeded"
 
 
+class Unauthorized(DaemonError):
+    """The daemon's own token is missing or wrong; asked for by few routes, none for agents."""
+
+    status = 401
+    kind = "authentication_error"
+    code = "token_required"
+
+
 class Forbidden(DaemonError):
     """Host or Origin is not this machine's own."""
 

@@ -19,6 +19,11 @@ def demo_model_folder() -> Path:
     return cache_folder() / "models" / "SmolLM2-135M-Instruct"
 
 
+def token_file() -> Path:
+    """The daemon's own token, which nobody but this account can read."""
+    return _DIRECTORIES.user_state_path / "private" / "token"
+
+
 def logs_folder() -> Path:
     return _DIRECTORIES.user_log_path
 

@@ -17,10 +17,12 @@ from uuid import uuid4
 from daemon import paths
 from daemon.api.admin import Identity
 from daemon.api.app import build_app
+from daemon.api.authority import Authority
 from daemon.api.endpoint import Door
 from daemon.api.sse import KeepAlive
 from daemon.engine import Engine
 from daemon.errors import CommandFailed, ConfigurationError
+from daemon.own_token import own_token
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.server import Server, bind_loopback
 from daemon.settings import Settings
@@ -44,14 +46,18 @@ def serve(
     load: Load | None = None,
     keep_alive: KeepAlive = KeepAlive(),  # noqa: B008  (frozen)
     grace_seconds: float = GRACE_SECONDS,
+    token_file: Path | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. `load` stands in for loading with mlx.
+
+    `token_file` keeps the daemon's own token; without one no client has it.
 
     Raises ConfigurationError for a port or a model that cannot work.
     """
     chosen_load = load or model_loader(settings)
     sockets = bind_loopback(settings.port)
-    run = _Run(settings, chosen_load, keep_alive, grace_seconds)
+    authority = _authority(token_file) if token_file is not None else None
+    run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority)
     asyncio.run(run.until_stopped(sockets))
     if run.refusal is not None:
         raise ConfigurationError(str(run.refusal)) from run.refusal
@@ -62,12 +68,18 @@ class _Run:
     """One life of the daemon. `refusal` is set if its model turns out not to be servable."""
 
     def __init__(
-        self, settings: Settings, load: Load, keep_alive: KeepAlive, grace_seconds: float
+        self,
+        settings: Settings,
+        load: Load,
+        keep_alive: KeepAlive,
+        grace_seconds: float,
+        authority: Authority | None,
     ) -> None:
         self._settings = settings
         self._load = load
         self._keep_alive = keep_alive
         self._grace_seconds = grace_seconds
+        self._authority = authority
         self._has_loaded = False
         self.refusal: BackendError | None = None
 
@@ -84,7 +96,8 @@ class _Run:
             checkpoint_interval=settings.prefix_checkpoint_interval,
         )
         door = Door(engine, settings.max_body_bytes, self._keep_alive)
-        app = build_app(door, Identity.of_new_run(uuid4().hex, settings.port))
+        identity = Identity.of_new_run(uuid4().hex, settings.port)
+        app = build_app(door, identity, authority=self._authority)
         self._server = Server(app, engine.close, self._grace_seconds)
         engine.start()
         log.info("listening on http://127.0.0.1:%d", settings.port)
@@ -114,6 +127,15 @@ class _Run:
             max_entries=self._settings.prefix_cache_entries,
             max_bytes=_default_cache_bytes(info) if limit is None else limit,
         )
+
+
+def _authority(file: Path) -> Authority | None:
+    """Who may do what only this account may; nobody, where the token cannot be kept."""
+    try:
+        return Authority(own_token(file), str(file))
+    except OSError as error:
+        log.warning("no token of its own, so nobody may read prompts or clear the cache: %s", error)
+        return None
 
 
 def _default_cache_bytes(info: ModelInfo) -> int:

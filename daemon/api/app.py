@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daemon.api.admin import Admin, Identity
+from daemon.api.authority import Authority, install
 from daemon.api.dialect import Dialect
 from daemon.api.endpoint import REQUEST_ID, Door, Endpoint
 from daemon.api.openai_chat import OpenAIChat
@@ -36,8 +37,12 @@ def new_request_id() -> str:
 
 
 def build_app(
-    door: Door, identity: Identity, new_id: Callable[[], str] = new_request_id
+    door: Door,
+    identity: Identity,
+    new_id: Callable[[], str] = new_request_id,
+    authority: Authority | None = None,
 ) -> ASGIApp:
+    """Without `authority` the routes that ask for the daemon's own token are closed."""
     admin = Admin(door.engine, identity)
     routes = [
         *(Route(each.path, Endpoint(each, door), methods=["POST"]) for each in DIALECTS),
@@ -56,6 +61,7 @@ def build_app(
         },
     )
     routed.router.redirect_slashes = False
+    install(routed, authority)
     return RequestIds(LocalOnly(routed, identity.port), new_id)
 
 
