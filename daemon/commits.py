@@ -94,7 +94,7 @@ class Commits:
     ) -> bool:
         try:
             return self._cache.insert(
-                key, span=span, checkpoint=checkpoint, kind=kind, conversation=turn.conversation
+                key, span=span, checkpoint=checkpoint, kind=kind, conversation=turn.session.id
             )
         except Exception:
             # A tree that raised may be half changed; an empty one is always right.

@@ -14,17 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from daemon.deliveries import Delivery, Generation, Outbox
 from daemon.errors import ContextOverflow, GenerationFailed, Overloaded
 from daemon.generation import Failed, GenerationRequest, Usage
 from daemon.inference import ReadingPolicy
+from daemon.inspection import Inspection, Question
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.checkpoints import PromptEnd
 from daemon.status import EngineStatus, ModelStatus, RequestStatus
 from daemon.worker import (
     RELOAD_PAUSES,
     RETRY_SECONDS,
+    Ask,
     Cancel,
     Close,
     Published,
@@ -35,9 +38,11 @@ from daemon.worker import (
 from mlx_backend.interface import LoadedModel
 from mlx_backend.messages import ModelInfo
 
-__all__ = ["Engine", "Generation"]
+__all__ = ["Engine", "Generation", "Inspection"]
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 JOIN_SECONDS = 10.0
 """How long closing waits for the chunk or the load that the thread is in."""
@@ -70,6 +75,7 @@ class Engine:
         self._max_queued = max_queued
         self._clock = clock
         self._live: dict[Generation, float] = {}  # with the time of arrival
+        self._questions: set[Question] = set()
         self._all_ended: asyncio.Event | None = None
         self._is_closing = False
         self._refused = 0
@@ -115,6 +121,22 @@ class Engine:
         totals = replace(status.totals, refused=self._refused)
         model = replace(status.model, state="closed") if self._is_closing else status.model
         return replace(status, model=model, totals=totals, waiting=waiting)
+
+    async def ask(self, question: Callable[[Inspection], Answer]) -> Answer:
+        """Put a question to the engine's thread, which answers between two chunks.
+
+        It may read and change what it is shown. Raises ModelUnavailable, and what it raises.
+        """
+        self.model()
+        loop = asyncio.get_running_loop()
+        asked = Question(question, loop, loop.create_future())
+        self._questions.add(asked)
+        try:
+            self._worker.commands.put(Ask(asked))
+            answer: Answer = await asked.answer
+            return answer
+        finally:
+            self._questions.discard(asked)
 
     async def close(self, grace_seconds: float) -> None:
         """Refuse what comes, let what runs end within the grace, fail the rest, end the thread."""
@@ -170,6 +192,8 @@ class Engine:
 
     def _fail_live(self) -> None:
         """On the dying thread: nobody else is left to answer."""
+        for question in tuple(self._questions):
+            question.fail(unavailable(self._published.status.model))
         outbox = Outbox(self._receive)
         for generation in tuple(self._live):
             error = GenerationFailed("the engine's thread died; restart the daemon")

@@ -25,7 +25,8 @@ class FinishReason(StrEnum):
 class GenerationRequest:
     """One prompt to continue. `max_tokens` ≥ 1 and prompt + max_tokens ≤ context size + 1.
 
-    `session` is a label and a hint for retention; token ids alone decide what is reused.
+    `session` is a label and a hint for retention; token ids alone decide what is reused. Without
+    it the request opens a session of its own. `family` is what related sessions have in common.
     """
 
     id: str
@@ -33,6 +34,11 @@ class GenerationRequest:
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     session: str | None = None
+    family: str | None = None
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.session is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from daemon.prefix_cache.checkpoints import EntryKind, PromptEnd, checkpoint_off
 from daemon.prefix_cache.explain import why_read
 from daemon.records import Records
 from daemon.scheduler import age, chunk_end, next_to_read
-from daemon.sessions import Sessions
+from daemon.sessions import FORK_TOKENS, Sessions
 from daemon.sharing import Sharing
 from daemon.status import CacheStatus
 from daemon.turns import Phase, Turn
@@ -170,11 +170,20 @@ class Inference:
             cache_kind=self._kind,
             common=common,
             awaited=turn.stops,
-            opening=self._sessions.opens(turn.request),
+            opening=self._opens_session(turn, common),
             prompt_end=self._policy.prompt_end,
             interval=self._policy.checkpoint_interval,
         )
         return {stop.offset: stop.kind for stop in stops}
+
+    def _opens_session(self, turn: Turn, common: int) -> bool:
+        """Whether this prompt opens its session; a turn that begins again keeps its answer."""
+        if turn.opens_session is None:
+            shared = common - turn.request.prompt.marks.head_end
+            owner = getattr(turn.match, "conversation", "")
+            parent = owner if shared >= FORK_TOKENS else ""
+            turn.opens_session = self._sessions.begin(turn.session, parent or None)
+        return turn.opens_session
 
     def _restored(self, turn: Turn, match: Match) -> Row:
         room = len(turn.request.prompt) + min(turn.request.max_tokens, ANSWER_ROOM_TOKENS)
@@ -235,10 +244,21 @@ class Inference:
         if turn.match is not None:
             self._cache.release(turn.match)
             turn.match = None
+        self._leave_session(turn, is_cancelled=phase is Phase.CANCELLED)
         turn.phase, turn.ended = phase, self._clock()
         self.turns.remove(turn)
         self._records.close(turn)
         self._outbox.put(turn.generation, event)
+
+    def _leave_session(self, turn: Turn, *, is_cancelled: bool) -> None:
+        was_unread = turn.phase is not Phase.DECODING
+        self._sessions.end(
+            turn.session,
+            turn.usage,
+            self._clock(),
+            is_cancelled=is_cancelled,
+            reopens=was_unread and bool(turn.opens_session),
+        )
 
     def _on_stored(self, key: TokenIds) -> None:
         self._sharing.learned(key)

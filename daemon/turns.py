@@ -16,6 +16,7 @@ from daemon.deliveries import Generation
 from daemon.generation import GenerationRequest, Usage
 from daemon.prefix_cache.cache import Match
 from daemon.prefix_cache.checkpoints import EntryKind
+from daemon.sessions import Session
 from mlx_backend.interface import Row
 from mlx_backend.messages import TokenIds, token_ids
 
@@ -41,12 +42,14 @@ class Turn:
     position: prompt tokens in the row; clean chunk boundaries only.
     stops: offsets where reading pauses to capture, with what they are.
     outputs: every sampled token, the stop id included, as they are in the row's state.
+    opens_session: whether this prompt opens its session, once its reading has begun.
+    keeps_end: whether what the row holds in the end becomes an entry, beside a live leaf.
     """
 
     generation: Generation
     arrival: int
     arrived: float
-    conversation: str
+    session: Session
     phase: Phase = Phase.WAITING
     held: int = 0
     overtaken: int = 0
@@ -61,9 +64,20 @@ class Turn:
     generated: int = 0
     why_read: str = ""
     error: str | None = None
+    opens_session: bool | None = None
+    keeps_end: bool = True
+    epoch: int = field(init=False)
     started: float | None = None
     first_token: float | None = None
     ended: float | None = None
+
+    def __post_init__(self) -> None:
+        self.epoch = self.session.epoch
+
+    @property
+    def holder(self) -> str | None:
+        """The session that keeps this turn's end as its live leaf, unless it was reset."""
+        return self.session.id if self.session.epoch == self.epoch else None
 
     @property
     def request(self) -> GenerationRequest:

@@ -18,9 +18,10 @@ from daemon.deliveries import Generation, Outbox
 from daemon.errors import ModelUnavailable
 from daemon.generation import Failed, Usage
 from daemon.inference import Inference, ReadingPolicy
+from daemon.inspection import Inspection, Question
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.records import Records, memory_status, model_status, request_status
-from daemon.sessions import Sessions, conversation
+from daemon.sessions import Sessions
 from daemon.status import EngineStatus, ModelStatus
 from daemon.turns import Phase, Turn
 from mlx_backend.errors import BackendError, StepFailed
@@ -46,11 +47,16 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End every request, close the backend, end the thread."""
 
 
-Command: TypeAlias = Start | Cancel | Close
+Command: TypeAlias = Start | Cancel | Ask | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,8 @@ class Worker:
                     self._start(command)
                 case Cancel():
                     self._cancel(command)
+                case Ask(question):
+                    self._answer(question)
                 case Close():
                     return False
         return True
@@ -167,8 +175,8 @@ class Worker:
             self._outbox.put(generation, Failed(unavailable(self._model_status), usage))
             return
         self._arrivals += 1
-        label = conversation(generation.request)
-        self._inference.add(Turn(generation, self._arrivals, start.arrived, label))
+        session = self._sessions.open(generation.request, self._clock())
+        self._inference.add(Turn(generation, self._arrivals, start.arrived, session))
 
     def _cancel(self, cancel: Cancel) -> None:
         if self._inference is None:
@@ -177,6 +185,17 @@ class Worker:
             if turn.generation is cancel.generation:
                 self._inference.cancel(turn)
                 return
+
+    def _answer(self, question: Question) -> None:
+        """What was changed is in the status before whoever asked for it hears so."""
+        model, cache = self._model, self._cache
+        if model is None or cache is None:
+            question.fail(unavailable(self._model_status))
+            return
+        now = self._clock()
+        send = question.put_to(Inspection(cache, self._sessions, self._records, model.info, now))
+        self._tell(must_publish=True)
+        send()
 
     def _load(self) -> None:
         self._model_status = replace(self._model_status, state="loading")
@@ -196,6 +215,8 @@ class Worker:
         if self._cache is None or self._cache_identity != info.identity:
             self._cache = self._make_cache(info)
             self._cache_identity = info.identity
+            if hasattr(self._cache, "let_go"):
+                self._sessions.attach(self._cache)
         self._inference = Inference(
             model,
             self._cache,
@@ -258,7 +279,10 @@ class Worker:
         model, inference, records = self._model, self._inference, self._records
         if model is None or inference is None:
             return EngineStatus(
-                model=self._model_status, totals=records.totals(), recent=records.recent
+                model=self._model_status,
+                totals=records.totals(),
+                recent=records.recent,
+                sessions=self._sessions.statuses(now),
             )
         running = [turn for turn in inference.turns if turn.phase is not Phase.WAITING]
         return EngineStatus(
@@ -268,6 +292,7 @@ class Worker:
             memory=memory_status(model.backend, running),
             running=tuple(request_status(turn, now) for turn in running),
             recent=records.recent,
+            sessions=self._sessions.statuses(now),
         )
 
 

@@ -89,6 +89,7 @@ class Simulation:
         self.tongue = tongue
         self.cache = PrefixCache(kind=kind, max_entries=None, max_bytes=max_bytes)
         self.history = History()
+        self._sessions = Sessions()
         self._loop = asyncio.new_event_loop()
         self._loop.close()
         self._ticks = count()
@@ -100,7 +101,7 @@ class Simulation:
             model=ScriptedModel(script, kind),
             cache=self.cache,
             policy=ReadingPolicy(chunk_tokens=chunk_tokens),
-            sessions=Sessions(),
+            sessions=self._sessions,
             records=Records(),
             outbox=Outbox(_ignore),
             announce=_announce,
@@ -144,7 +145,8 @@ class Simulation:
         asked = GenerationRequest(request.label, prompt, request.max_tokens)
         arrival = next(self._arrivals)
         generation = Generation(asked, self._loop, lambda generation: None)
-        return Turn(generation, arrival, float(next(self._ticks)), f"conversation {arrival}")
+        now = float(next(self._ticks))
+        return Turn(generation, arrival, now, self._sessions.open(asked, now))
 
     def _run(self, wave: Sequence[Request], turns: Sequence[Turn]) -> None:
         while self._inference.turns:
