@@ -123,7 +123,7 @@ def serve(resolved: Resolved) -> None:
 
     logs.start_logging(resolved.settings.log_level, paths.daemon_log())
     logging.getLogger("daemon.cli").info("settings: %s", resolved.chosen())
-    raise typer.Exit(run_daemon(resolved.settings))
+    raise typer.Exit(run_daemon(resolved.settings, token_file=paths.token_file()))
 
 
 @app.command()
@@ -144,9 +144,9 @@ def status(resolved: Resolved, as_json: JsonFlag = False) -> None:
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
-        from daemon import views
+        from daemon.views.status import status_view
 
-        show(views.status_view(found))
+        show(status_view(found))
     raise typer.Exit(code_of(found))
 
 
@@ -169,8 +169,9 @@ def demo(
         return
     import asyncio
 
-    from daemon import paths, views
+    from daemon import paths
     from daemon.demo import play
+    from daemon.views import demo as views
 
     def on_turn(turn: Turn) -> None:
         show(views.demo_turn(turn), to_stderr=as_json)

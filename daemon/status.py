@@ -230,3 +230,28 @@ class DaemonStatus:
     port: int
     uptime_seconds: float
     engine: EngineStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CacheContents:
+    """The prefix cache with its nodes, in the order of a walk from the root."""
+
+    cache: CacheStatus = CacheStatus()
+    entries: tuple[EntryStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCheck:
+    """Whether every invariant of the running daemon's cache holds; `problem` says which does not."""
+
+    is_sound: bool
+    cache: CacheStatus = CacheStatus()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionList:
+    """The open sessions, in the form in which the OpenAI API lists things."""
+
+    data: tuple[SessionStatus, ...] = ()
+    object: str = "list"

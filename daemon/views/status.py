@@ -1,0 +1,179 @@
+"""What `mlxd status` and `mlxd top` show of a running daemon, the most important first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from daemon.status import CacheStatus, DaemonStatus, EngineStatus, MemoryStatus, ModelStatus
+from daemon.views.requests import requests_table
+from daemon.views.sessions import sessions_table
+from daemon.views.tables import facts, section
+from daemon.views.words import count, counted, duration, listed, plain, share, size
+
+SHOWN_REQUESTS = 8
+SHOWN_SESSIONS = 8
+
+
+def status_view(
+    status: DaemonStatus,
+    *,
+    sessions: int = SHOWN_SESSIONS,
+    requests: int = SHOWN_REQUESTS,
+    rates: str = "",
+) -> RenderableType:
+    """The daemon with at most so many of its sessions and past requests."""
+    engine = status.engine
+    headline = f"mlxd {status.version}: {engine.model.state} on port {status.port}"
+    parts: list[RenderableType] = [Text(headline, "bold"), facts(_facts(status, rates))]
+    parts += _now(engine)
+    parts += _sessions(engine, sessions)
+    parts += _reads(engine, requests)
+    return Group(*parts)
+
+
+def _facts(status: DaemonStatus, rates: str) -> Iterator[tuple[str, str]]:
+    engine = status.engine
+    yield "daemon", f"up {duration(status.uptime_seconds)}, process {status.pid}"
+    yield from model_facts(engine.model)
+    yield from memory_facts(engine.memory)
+    yield from cache_facts(engine.cache)
+    yield from work_facts(engine)
+    if rates:
+        yield "now", rates
+
+
+def model_facts(model: ModelStatus) -> Iterator[tuple[str, str]]:
+    if model.name:
+        yield "model", plain(model.name)
+    if model.path and model.path != model.name:
+        yield "folder", plain(model.path)
+    if model.cache_kind:
+        classes = ", ".join(model.cache_classes)
+        yield "state", f"{model.cache_kind} ({classes})" if classes else model.cache_kind
+    if model.context_size:
+        yield "context", f"{count(model.context_size)} tokens, weights {size(model.weight_bytes)}"
+    for warning in model.warnings:
+        yield "warning", plain(warning)
+    if model.error:
+        yield "error", plain(model.error)
+
+
+def memory_facts(memory: MemoryStatus) -> Iterator[tuple[str, str]]:
+    reserved = f" ({size(memory.reserved_bytes)} reserved)" if memory.reserved_bytes else ""
+    budget = f"rows and cache within {size(memory.budget_bytes)}" if memory.budget_bytes else ""
+    pooled = f"{size(memory.device_pooled_bytes)} pooled"
+    if memory.pool_limit_bytes:
+        pooled = f"{size(memory.device_pooled_bytes)} of {size(memory.pool_limit_bytes)} pooled"
+    wired = f"{size(memory.wired_bytes)} wired" if memory.wired_bytes else ""
+    yield (
+        "memory",
+        listed(
+            (
+                f"process {size(memory.process_bytes)}",
+                f"running rows {size(memory.row_bytes)}{reserved}",
+                budget,
+            )
+        ),
+    )
+    yield (
+        "device",
+        listed(
+            (
+                f"{size(memory.device_active_bytes)} in use",
+                pooled,
+                f"{size(memory.device_peak_bytes)} at most",
+                wired,
+            )
+        ),
+    )
+
+
+def cache_facts(cache: CacheStatus) -> Iterator[tuple[str, str]]:
+    yield (
+        "prefix cache",
+        f"{_of_limit(cache.entries, cache.max_entries)} entries, "
+        f"{counted(cache.live_leaves, 'live leaf', 'live leaves')}, {count(cache.tokens)} tokens, "
+        f"{size(cache.bytes)} of {size(cache.max_bytes)} ({share(cache.bytes, cache.max_bytes)})",
+    )
+    arrays = _of_limit(cache.arrays, cache.max_arrays or None)
+    yield (
+        "",
+        f"spans {size(cache.span_bytes)}, {counted(cache.checkpoints, 'checkpoint')} "
+        f"{size(cache.checkpoint_bytes)}, index {size(cache.index_bytes)}, {arrays} arrays",
+    )
+    yield (
+        "",
+        f"{counted(cache.hits, 'hit')}, {counted(cache.misses, 'miss', 'misses')}; {_gone(cache)}",
+    )
+    if cache.skipped_captures:
+        yield "", f"{counted(cache.skipped_captures, 'capture')} skipped for want of room"
+    if cache.failed_restores:
+        yield "warning", f"{counted(cache.failed_restores, 'snapshot')} could not be restored"
+
+
+def _of_limit(number: int, limit: int | None) -> str:
+    return count(number) if limit is None else f"{count(number)} of {count(limit)}"
+
+
+def _gone(cache: CacheStatus) -> str:
+    reasons = (
+        ("entries", cache.evicted_by_entries),
+        ("bytes", cache.evicted_by_bytes),
+        ("arrays", cache.evicted_by_arrays),
+        ("idle", cache.evicted_by_idle),
+        ("reset", cache.evicted_by_reset),
+    )
+    by = listed(f"{count(number)} by {reason}" for reason, number in reasons if number)
+    thinned = f", {count(cache.thinned_checkpoints)} thinned" if cache.thinned_checkpoints else ""
+    return f"{count(cache.evicted_entries)} evicted{f' ({by})' if by else ''}{thinned}"
+
+
+def work_facts(engine: EngineStatus) -> Iterator[tuple[str, str]]:
+    totals = engine.totals
+    parked = f"parked {counted(totals.parked, 'time')}" if totals.parked else ""
+    yield (
+        "reuse",
+        f"{share(totals.reused, totals.prompt)}: prompt {count(totals.prompt)} = "
+        f"reused {count(totals.reused)} + read {count(totals.read)}; "
+        f"generated {count(totals.generated)}",
+    )
+    yield (
+        "requests",
+        listed(
+            (
+                f"{count(totals.requests)} ended",
+                f"{count(totals.cancelled)} cancelled",
+                f"{count(totals.failed)} failed",
+                f"{count(totals.refused)} refused",
+                parked,
+            )
+        ),
+    )
+
+
+def _now(engine: EngineStatus) -> Iterable[RenderableType]:
+    present = (*engine.running, *engine.waiting)
+    if present:
+        title = f"Now: {len(engine.running)} running, {len(engine.waiting)} waiting"
+        yield section(title, requests_table(present))
+
+
+def _sessions(engine: EngineStatus, limit: int) -> Iterable[RenderableType]:
+    latest = sorted(engine.sessions, key=lambda session: session.idle_seconds)[:limit]
+    if latest:
+        yield section(_some("Sessions", len(latest), len(engine.sessions)), sessions_table(latest))
+
+
+def _reads(engine: EngineStatus, limit: int) -> Iterable[RenderableType]:
+    latest = (
+        engine.recent[len(engine.recent) - limit :] if limit < len(engine.recent) else engine.recent
+    )
+    if latest:
+        yield section("Last requests, the newest below", requests_table(latest))
+
+
+def _some(title: str, shown: int, number: int) -> str:
+    return title if shown == number else f"{title}: the last {shown} of {count(number)}"

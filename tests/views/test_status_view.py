@@ -1,0 +1,151 @@
+"""What a person reads of a running daemon, at 80 columns and in a pipe."""
+
+import pytest
+
+from daemon.status import CacheStatus, MemoryStatus, ModelStatus, TotalsStatus
+from daemon.views.sessions import sessions_view
+from daemon.views.status import status_view
+from tests.views.examples import UUID, WIDTHS, joined, request, session, shown, status
+
+
+def test_status_tells_what_runs_what_is_kept_and_what_was_reused():
+    text = shown(status_view(status()))
+    assert "ready on port 8642" in text
+    assert "up 1h 2m, process 4711" in text
+    assert "checkpointed (KVCache, ArraysCache)" in text
+    assert "8,192 tokens, weights 538 MB" in text
+    assert "3 of 9 entries, 2 live leaves, 12,000 tokens, 270 MB of 4.0 GB" in text
+    assert "12 evicted (9 by bytes, 3 by idle)" in text
+    assert "60%: prompt 100 = reused 60 + read 40" in text
+
+
+def test_an_unlimited_number_of_entries_has_no_limit_to_show():
+    assert "5 entries" in shown(status_view(status(cache=CacheStatus(entries=5))))
+
+
+def test_every_limit_of_memory_is_beside_what_it_limits():
+    memory = MemoryStatus(
+        device_active_bytes=40 * 10**9,
+        device_pooled_bytes=10**9,
+        device_peak_bytes=50 * 10**9,
+        row_bytes=8 * 10**8,
+        process_bytes=45 * 10**9,
+        reserved_bytes=9 * 10**8,
+        budget_bytes=20 * 10**9,
+        pool_limit_bytes=3 * 10**9,
+        wired_bytes=38 * 10**9,
+    )
+    text = joined(status_view(status(memory=memory)))
+    assert "process45.0GB,runningrows800MB(900MBreserved),rowsandcachewithin20.0GB" in text
+    assert "40.0GBinuse,1.0GBof3.0GBpooled,50.0GBatmost,38.0GBwired" in text
+
+
+def test_a_warning_is_shown_as_it_is_not_as_markup():
+    assert "the [bold]unknown[/] layer turns reuse off" in shown(status_view(status()))
+
+
+def test_each_request_says_why_it_read():
+    requests = (request(why_read="the prompt left the known text at token 11,000"),)
+    text = shown(status_view(status(recent=requests)))
+    assert "done            12,034    11,000     1,034      55" in text
+    assert "    1.2 s to the first token: the prompt left the known text at token 11,000" in text
+
+
+def test_a_failed_request_says_so():
+    assert "a step failed" in shown(
+        status_view(status(recent=(request("failed", error="a step failed"),)))
+    )
+
+
+def test_a_request_being_read_says_how_far_it_is():
+    reading = request("reading", reused=6_000, read=17, first_token_seconds=None, generated=0)
+    text = shown(status_view(status(running=(reading,))))
+    assert "Now: 1 running, 0 waiting" in text
+    assert "reading 50%" in text
+
+
+def test_running_and_waiting_requests_come_before_sessions_and_past_ones():
+    view = status_view(
+        status(
+            running=(request("reading", session="now"),),
+            waiting=(request("waiting", session="soon"),),
+            sessions=(session("open-session"),),
+            recent=(request(session="before"),),
+        )
+    )
+    text = shown(view)
+    order = [text.index(each) for each in ("now", "soon", "open-session", "before")]
+    assert order == sorted(order)
+
+
+def test_a_session_shows_its_family_its_turns_and_what_it_reused():
+    one = session("sub", label="explorer", family="fam", parent=UUID, cancelled=2)
+    text = shown(status_view(status(sessions=(one,))))
+    assert "34 3,400,000    97%    12,345   112,089 34.0 MB    2h" in text
+    assert "explorer; family fam; forked from" in text
+    assert "2 cancelled" in text
+    assert "idle 34.0 s" in " ".join(text.split())
+
+
+def test_a_busy_session_is_not_idle():
+    assert "1 request running" in shown(sessions_view([session(running=1)]))
+
+
+def test_the_sessions_used_last_come_first_and_the_rest_are_counted():
+    many = tuple(session(f"s{n}.", idle_seconds=float(n)) for n in range(30))
+    text = shown(status_view(status(sessions=many)))
+    assert "Sessions: the last 8 of 30" in text
+    assert text.index("s0.") < text.index("s7.")
+    assert "s8." not in text
+    assert "s29." in shown(sessions_view(many))
+
+
+def test_only_the_last_few_past_requests_are_shown():
+    past = tuple(request(session=f"session-{number}.") for number in range(30))
+    text = shown(status_view(status(recent=past)))
+    assert "session-29." in text
+    assert "session-3." not in text
+    assert "session-29." not in shown(status_view(status(recent=past), requests=0))
+
+
+def test_a_model_that_failed_to_load_says_why():
+    text = shown(status_view(status(model=ModelStatus(state="failed", error="no config"))))
+    assert "failed on port 8642" in text
+    assert "no config" in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width):
+    name = "session-" + "0123456789" * 10
+    why = "so many words " * 20
+    long = request(session=name, prompt=9_234_567, reused=9_123_456, read=9_111_111, why_read=why)
+    totals = TotalsStatus(requests=10**9, prompt=10**12, reused=10**12, read=10**9)
+    view = status_view(
+        status(
+            recent=(long,),
+            waiting=(long,),
+            totals=totals,
+            sessions=(session(name, label=name + "l", parent=name + "p"),),
+            model=ModelStatus("ready", name="m" * 300, path="/p" * 150),
+        )
+    )
+    text = shown(view, width)
+    assert "…" not in text
+    for number in ("9,234,567", "9,123,456", "9,111,111"):
+        assert text.count(number) == 2
+    together = joined(view, width)
+    assert together.count("".join(why.split())) == 2
+    assert {"m" * 300, "/p" * 150, name + "l", name + "p"} <= {
+        each for each in ("m" * 300, "/p" * 150, name + "l", name + "p") if each in together
+    }
+
+
+def test_a_name_cannot_write_to_the_terminal():
+    one = session("\x1b[2Jgone", label="[red]plain[/]")
+    text = shown(sessions_view([one]))
+    assert "\x1b" not in text
+    assert "[red]plain[/]" in text
+
+
+def test_no_sessions_are_said_in_words():
+    assert "No sessions." in shown(sessions_view([]))
