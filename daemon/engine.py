@@ -23,6 +23,13 @@ from daemon.inference import ReadingPolicy
 from daemon.inspection import Inspection, Question
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.checkpoints import PromptEnd
+from daemon.prefix_cache.policies import (
+    ByFunction,
+    ByOptions,
+    CheckpointPolicy,
+    OffsetsFunction,
+)
+from daemon.sessions import Sessions
 from daemon.status import EngineStatus, ModelStatus, RequestStatus
 from daemon.worker import (
     RELOAD_PAUSES,
@@ -61,14 +68,21 @@ class Engine:
         max_queued: int = 64,
         prompt_end: str = "every",
         checkpoint_interval: int | None = None,
+        checkpoint_offsets: OffsetsFunction | None = None,
+        max_sessions: int = 64,
+        session_idle_seconds: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
         reload_pauses: Sequence[float] = RELOAD_PAUSES,
     ) -> None:
-        policy = ReadingPolicy(
-            chunk_tokens, max_concurrent, PromptEnd(prompt_end), checkpoint_interval
-        )
+        checkpoints: CheckpointPolicy = ByOptions(PromptEnd(prompt_end), checkpoint_interval)
+        if checkpoint_offsets is not None:
+            checkpoints = ByFunction(checkpoint_offsets)
+        policy = ReadingPolicy(chunk_tokens, max_concurrent, checkpoints)
         outbox = Outbox(self._receive)
-        self._worker = Worker(load, make_cache, policy, outbox, self._publish, clock, reload_pauses)
+        sessions = Sessions(max_sessions=max_sessions, idle_seconds=session_idle_seconds)
+        self._worker = Worker(
+            load, make_cache, policy, sessions, outbox, self._publish, clock, reload_pauses
+        )
         self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
         self._published = Published(EngineStatus(ModelStatus("loading")))
         self._max_concurrent = max_concurrent

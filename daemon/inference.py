@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from daemon.commits import Commits
 from daemon.deliveries import Outbox
@@ -26,8 +26,8 @@ from daemon.generation import (
     Started,
 )
 from daemon.prefix_cache.cache import Match, PrefixCache
-from daemon.prefix_cache.checkpoints import EntryKind, PromptEnd, checkpoint_offsets
 from daemon.prefix_cache.explain import why_read
+from daemon.prefix_cache.policies import ByOptions, CheckpointPolicy, Reading
 from daemon.records import Records
 from daemon.scheduler import age, chunk_end, next_to_read
 from daemon.sessions import FORK_TOKENS, Sessions
@@ -50,8 +50,7 @@ class ReadingPolicy:
 
     chunk_tokens: int = 2048
     max_rows: int = 8
-    prompt_end: PromptEnd = PromptEnd.EVERY
-    checkpoint_interval: int | None = None
+    checkpoints: CheckpointPolicy = field(default_factory=ByOptions)
 
 
 class Inference:
@@ -158,23 +157,25 @@ class Inference:
         turn.why_read = why_read(match, prompt, restore_failed=restore_failed)
         turn.phase = Phase.READING
         self._sharing.began()
-        turn.stops = self._planned_stops(turn, match.common)
+        self._plan(turn, match.common)
         self._outbox.put(turn.generation, Started(turn.reused, prompt))
         self._announce()  # before the first chunk, which may take long
 
-    def _planned_stops(self, turn: Turn, common: int) -> dict[int, EntryKind]:
-        """`turn.stops` are the forks that others wait for already."""
-        stops = checkpoint_offsets(
+    def _plan(self, turn: Turn, common: int) -> None:
+        """Decide what is captured of it; `turn.stops` are the forks that others wait for."""
+        reading = Reading(
             turn.position,
             turn.request.prompt,
-            cache_kind=self._kind,
+            self._kind,
             common=common,
-            awaited=turn.stops,
-            opening=self._opens_session(turn, common),
-            prompt_end=self._policy.prompt_end,
-            interval=self._policy.checkpoint_interval,
+            awaited=tuple(turn.stops),
+            is_opening=self._opens_session(turn, common),
         )
-        return {stop.offset: stop.kind for stop in stops}
+        plan = self._policy.checkpoints.plan(reading)
+        turn.stops = {stop.offset: stop.kind for stop in plan.stops}
+        turn.keeps_end = plan.keeps_end
+        if plan.at_start is not None:
+            self._commits.prefix(turn, turn.position, plan.at_start)
 
     def _opens_session(self, turn: Turn, common: int) -> bool:
         """Whether this prompt opens its session; a turn that begins again keeps its answer."""

@@ -8,9 +8,12 @@ implementation, inside functions: it costs seconds, and the rest of the daemon r
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import socket
 from collections.abc import Callable
+from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,6 +27,7 @@ from daemon.engine import Engine
 from daemon.errors import CommandFailed, ConfigurationError
 from daemon.own_token import own_token
 from daemon.prefix_cache.cache import PrefixCache
+from daemon.prefix_cache.policies import OffsetsFunction
 from daemon.server import Server, bind_loopback
 from daemon.settings import Settings
 from mlx_backend.errors import BackendError
@@ -52,12 +56,13 @@ def serve(
 
     `token_file` keeps the daemon's own token; without one no client has it.
 
-    Raises ConfigurationError for a port or a model that cannot work.
+    Raises ConfigurationError for a port, a model or a policy that cannot work.
     """
+    policy = named_policy(settings.prefix_checkpoint_policy)
     chosen_load = load or model_loader(settings)
     sockets = bind_loopback(settings.port)
     authority = _authority(token_file) if token_file is not None else None
-    run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority)
+    run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority, policy)
     asyncio.run(run.until_stopped(sockets))
     if run.refusal is not None:
         raise ConfigurationError(str(run.refusal)) from run.refusal
@@ -74,12 +79,14 @@ class _Run:
         keep_alive: KeepAlive,
         grace_seconds: float,
         authority: Authority | None,
+        policy: OffsetsFunction | None,
     ) -> None:
         self._settings = settings
         self._load = load
         self._keep_alive = keep_alive
         self._grace_seconds = grace_seconds
         self._authority = authority
+        self._policy = policy
         self._has_loaded = False
         self.refusal: BackendError | None = None
 
@@ -94,6 +101,9 @@ class _Run:
             max_queued=settings.max_queued_requests,
             prompt_end=settings.prompt_end,
             checkpoint_interval=settings.prefix_checkpoint_interval,
+            checkpoint_offsets=self._policy,
+            max_sessions=settings.max_sessions,
+            session_idle_seconds=settings.session_idle_seconds,
         )
         door = Door(engine, settings.max_body_bytes, self._keep_alive)
         identity = Identity.of_new_run(uuid4().hex, settings.port)
@@ -136,6 +146,23 @@ def _authority(file: Path) -> Authority | None:
     except OSError as error:
         log.warning("no token of its own, so nobody may read prompts or clear the cache: %s", error)
         return None
+
+
+def named_policy(name: str | None) -> OffsetsFunction | None:
+    """The function that `package.module:function` names. Raises ConfigurationError."""
+    if name is None:
+        return None
+    module, _, path = name.partition(":")
+    try:
+        function = attrgetter(path)(importlib.import_module(module))
+        signature(function).bind(0, None, True, None)
+    except Exception as error:  # whatever a module of the user's raises as it is imported
+        raise ConfigurationError(
+            f"--prefix-checkpoint-policy {name} cannot be used: {type(error).__name__}: {error}. "
+            "It has to name an importable function (start, prompt, opening, marks)."
+        ) from error
+    chosen: OffsetsFunction = function
+    return chosen
 
 
 def _default_cache_bytes(info: ModelInfo) -> int:

@@ -66,8 +66,8 @@ class Sessions:
         self._idle_seconds = idle_seconds
         self._leaves: LiveLeaves | None = None
 
-    def attach(self, leaves: LiveLeaves) -> None:
-        """Keep live leaves there from now on. What was kept elsewhere is lost."""
+    def attach(self, leaves: LiveLeaves | None) -> None:
+        """Keep live leaves there from now on, or nowhere. What was kept elsewhere is lost."""
         self._leaves = leaves
         for session in self._sessions.values():
             _forget(session)

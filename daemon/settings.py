@@ -31,6 +31,9 @@ BYTES_PER_UNIT = {
 }
 
 
+SECONDS_PER_YEAR = 366 * 24 * 3600
+
+
 class Origin(StrEnum):
     """Where a value came from, lowest first."""
 
@@ -72,6 +75,12 @@ def byte_size(raw: str) -> int:
     if not matched or matched[2].upper() not in BYTES_PER_UNIT:
         raise ValueError("a size such as 2GB, 512MiB or a number of bytes")
     return int(float(matched[1]) * BYTES_PER_UNIT[matched[2].upper()])
+
+
+def dotted_name(raw: str) -> str:
+    if not re.fullmatch(r"\s*[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*\s*", raw):
+        raise ValueError("a function's dotted name, such as package.module:function")
+    return raw.strip()
 
 
 def one_of(*choices: str, convert: Parser = str) -> Parser:
@@ -129,6 +138,18 @@ class Settings:
     )
     prefix_checkpoint_interval: int | None = row(
         whole_number(16), "TOKENS", "Also keep a snapshot every so many tokens", unset="none"
+    )
+    prefix_checkpoint_policy: str | None = row(
+        dotted_name,
+        "PACKAGE.MODULE:FUNCTION",
+        "Where prompts are captured, in place of the two options above",
+        unset="the two options",
+    )
+    max_sessions: int = row(
+        whole_number(1, 10_000), "N", "Sessions whose last state is kept; the longest unused go", 64
+    )
+    session_idle_seconds: int = row(
+        whole_number(1, SECONDS_PER_YEAR), "SECONDS", "How long an unused session is kept", 3600
     )
     max_concurrent_requests: int = row(
         whole_number(1, 256), "N", "Requests that are read or answered at once", 8
@@ -244,5 +265,12 @@ def _refuse_contradictions(settings: Settings) -> None:
     if has_interval and settings.prompt_end == "every":
         raise ConfigurationError(
             "--prefix-checkpoint-interval does not go together with "
-            "--prefix-checkpoint-prompt-end every: leave one of them out."
+            "--prefix-checkpoint-prompt-end every: an interval stands in for the ends of later "
+            "prompts, and would keep the same tokens twice; leave one of them out."
+        )
+    has_options = has_interval or settings.prefix_checkpoint_prompt_end is not None
+    if has_options and settings.prefix_checkpoint_policy is not None:
+        raise ConfigurationError(
+            "--prefix-checkpoint-policy does not go together with --prefix-checkpoint-prompt-end "
+            "or --prefix-checkpoint-interval: it alone decides what is captured; leave one out."
         )

@@ -1,14 +1,16 @@
 """The engine's thread from first to last: loads the model, obeys commands, survives failures.
 
 It sleeps while there is nothing to do: no polling, no timeouts but the pauses between attempts
-to load the model again. Whatever breaks below it, every request is answered, the model is loaded
-again, and until then the state says so. Commands come in by a queue, events and status go out;
-nothing else crosses. Threads are made elsewhere (`engine`), arrays handled below (`inference`).
+to load the model again and the time at which the next session has been idle for too long.
+Whatever breaks below it, every request is answered, the model is loaded again, and until then the
+state says so. Commands come in by a queue, events and status go out; nothing else crosses.
+Threads are made elsewhere (`engine`), arrays handled below (`inference`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -31,6 +33,7 @@ from mlx_backend.messages import ModelInfo
 log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS = 0.1
+MIN_NAP_SECONDS = 1.0
 RETRY_SECONDS = 5
 RELOAD_PAUSES: tuple[float, ...] = (0.0, 1.0, 5.0, 30.0, 120.0)
 
@@ -75,6 +78,7 @@ class Worker:
         load: Callable[[], LoadedModel],
         make_cache: Callable[[ModelInfo], PrefixCache],
         policy: ReadingPolicy,
+        sessions: Sessions,
         outbox: Outbox,
         publish: Callable[[Published], None],
         clock: Callable[[], float],
@@ -89,7 +93,7 @@ class Worker:
         self._clock = clock
         self._reload_pauses = reload_pauses
         self._records = Records()
-        self._sessions = Sessions()
+        self._sessions = sessions
         self._model_status = ModelStatus("loading")
         self._model: LoadedModel | None = None
         self._inference: Inference | None = None
@@ -120,11 +124,13 @@ class Worker:
             log.exception("the engine broke; the model will be loaded again")
             if not isinstance(error, StepFailed):
                 self._cache = None  # perhaps it is the tree that broke
+                self._sessions.attach(None)
             return _in_words(error)
         return None
 
     def _obey_commands(self) -> bool:
         """Carry out what was asked. True when there is work to do, False when told to close."""
+        self._sessions.expire(self._clock())
         while (command := self._next_command()) is not None:
             match command:
                 case Start():
@@ -150,22 +156,30 @@ class Worker:
         if self._model is not None:
             self._model.backend.trim_pool()
         while True:
+            self._sessions.expire(self._clock())
             self._tell(must_publish=True)
-            command = self._next_within(self._reload_pause())
+            pause, nap = self._reload_pause(), self._expiry_nap()
+            command = self._next_within(min(pause, nap))
             if command is not None:
                 return command
-            self._load()
+            if pause < nap:
+                self._load()
 
-    def _next_within(self, seconds: float | None) -> Command | None:
+    def _expiry_nap(self) -> float:
+        """Seconds until a session expires; a clock that runs apart from the queue's is no tick."""
+        expiry = self._sessions.next_expiry()
+        return math.inf if expiry is None else max(MIN_NAP_SECONDS, expiry - self._clock())
+
+    def _next_within(self, seconds: float) -> Command | None:
         try:
-            return self.commands.get(timeout=seconds)
+            return self.commands.get(timeout=None if seconds == math.inf else seconds)
         except Empty:
             return None
 
-    def _reload_pause(self) -> float | None:
-        """Seconds until the model is loaded again; None if it is there or was given up."""
+    def _reload_pause(self) -> float:
+        """Seconds until the model is loaded again; infinite if it is there or was given up."""
         if self._model is not None or self._failed_loads >= len(self._reload_pauses):
-            return None
+            return math.inf
         return self._reload_pauses[self._failed_loads]
 
     def _start(self, start: Start) -> None:

@@ -22,7 +22,7 @@ from daemon.api.dialect import Dialect
 from daemon.api.incoming import ClientLeft, Departure, read_json_body, watching
 from daemon.api.responses import error_response, json_response, stopping
 from daemon.api.rules import SEED_BITS, answer_limit, answering_name, sampling_for
-from daemon.api.session_key import session_key
+from daemon.api.session_key import family_key, session_key
 from daemon.api.sse import EventStream, KeepAlive
 from daemon.chat import ChatRequest, Conversation, Envelope, PlainText, PromptSource, RawTokens
 from daemon.engine import Engine
@@ -105,7 +105,14 @@ class Endpoint:
             request.max_tokens, len(prompt), model.info.context_size, field_at_fault
         )
         generation = self._door.engine.submit(
-            GenerationRequest(request_id, prompt, limit, sampling, session_key(request, headers))
+            GenerationRequest(
+                request_id,
+                prompt,
+                limit,
+                sampling,
+                session=session_key(request, headers),
+                family=family_key(headers),
+            )
         )
         answer_id = self._dialect.id_prefix + request_id.removeprefix("req_")
         envelope = Envelope(answer_id, name, int(self._door.clock()))

@@ -58,7 +58,7 @@ class ChatFields(openai.CommonFields):
             stream=bool(self.stream),
             include_usage=self.wants_usage_chunk(),
             session=self.session_id,
-            session_hint=self.prompt_cache_key,
+            session_hint=self.session_hint(),
         )
 
     def _conversation(self) -> Conversation:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from daemon.api.json_body import Body, refuse
+from daemon.api.session_key import session_in_metadata
 from daemon.chat import EndReason, Envelope, SamplingWishes
 from daemon.errors import DaemonError
 from daemon.generation import Usage
@@ -54,6 +55,7 @@ class CommonFields(Body):
     n: int | None = None
     session_id: str | None = None
     prompt_cache_key: str | None = None
+    metadata: Any = None
 
     def sampling(self) -> SamplingWishes:
         return SamplingWishes(
@@ -79,6 +81,10 @@ class CommonFields(Body):
         if len(given) > MAX_STOP_STRINGS:
             raise refuse(("stop",), f"may hold {MAX_STOP_STRINGS} strings at most.")
         return tuple(item for item in given if item)
+
+    def session_hint(self) -> str | None:
+        """What is said for other purposes, but tells conversations apart."""
+        return self.prompt_cache_key or session_in_metadata(self.metadata)
 
     def wants_usage_chunk(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)

@@ -85,7 +85,8 @@ def checkpoint_offsets(
 
     `start` is how much was restored, `common` how much of the prompt lies on a path of the tree
     (beyond `start` it is a fork that nothing can be restored at yet), `awaited` the offsets that
-    waiting prompts share with this one, `opening` whether this prompt opens its session.
+    waiting prompts share with this one, `opening` whether this prompt opens its session. Of a
+    prompt whose end is not taken, nothing is but the interval and what others wait for.
     """
     if cache_kind is CacheKind.UNCACHEABLE:
         return ()
@@ -95,15 +96,17 @@ def checkpoint_offsets(
     if cache_kind is CacheKind.SLICEABLE:
         if takes_end:
             stops.append(Stop(last, EntryKind.PROMPT_END))
-        return _distinct(_within(stops, start, last), minimum_gap=1, start=start)
-    stops.append(Stop(prompt.marks.head_end, EntryKind.HEAD))
-    stops.append(Stop(common, EntryKind.FORK))
+        elif interval:
+            stops.append(Stop(last // interval * interval, EntryKind.INTERVAL))
+        return distinct_stops(stops, start, last, minimum_gap=1)
     if takes_end:
+        stops.append(Stop(prompt.marks.head_end, EntryKind.HEAD))
+        stops.append(Stop(common, EntryKind.FORK))
         stops.extend(_ends(prompt))
     if interval:
         first = (start // interval + 1) * interval
         stops.extend(Stop(at, EntryKind.INTERVAL) for at in range(first, last + 1, interval))
-    return _distinct(_within(stops, start, last), minimum_gap=minimum_gap, start=start)
+    return distinct_stops(stops, start, last, minimum_gap=minimum_gap)
 
 
 def _ends(prompt: Prompt) -> Iterator[Stop]:
@@ -115,14 +118,16 @@ def _ends(prompt: Prompt) -> Iterator[Stop]:
         yield Stop(len(prompt) - RAW_TAIL, EntryKind.STABLE_END)
 
 
-def _within(stops: Iterable[Stop], start: int, last: int) -> list[Stop]:
-    return [stop for stop in stops if start < stop.offset <= last]
+def distinct_stops(
+    stops: Iterable[Stop], start: int, last: int, *, minimum_gap: int
+) -> tuple[Stop, ...]:
+    """Those in (start, last], ascending, each at least `minimum_gap` after the one before it.
 
-
-def _distinct(stops: Iterable[Stop], *, minimum_gap: int, start: int) -> tuple[Stop, ...]:
-    """Ascending, each at least `minimum_gap` after the one before it and after `start`."""
+    The gap is kept from `start` too.
+    """
+    within = [stop for stop in stops if start < stop.offset <= last]
     kept: list[Stop] = []
-    for stop in sorted(stops, key=lambda stop: (stop.offset, -stop.kind.strength)):
+    for stop in sorted(within, key=lambda stop: (stop.offset, -stop.kind.strength)):
         before = kept[-1] if kept else None
         if stop.offset - (before.offset if before else start) >= minimum_gap:
             kept.append(stop)

@@ -88,9 +88,17 @@ def test_initial_captures_the_end_of_an_opening_prompt_only(kind):
     assert stops(opening=True, **initial) == stops(cache_kind=kind)
 
 
-def test_heads_and_forks_are_captured_under_initial_too():
-    later = stops(opening=False, prompt_end=PromptEnd.INITIAL, common=450)
-    assert later == [(HEAD, EntryKind.HEAD), (450, EntryKind.FORK)]
+@pytest.mark.parametrize("kind", [CacheKind.SLICEABLE, CacheKind.CHECKPOINTED])
+def test_of_a_later_prompt_initial_captures_only_what_others_wait_for_and_the_interval(kind):
+    later = {
+        "opening": False,
+        "prompt_end": PromptEnd.INITIAL,
+        "common": 450,
+        "cache_kind": kind,
+    }
+    assert stops(**later) == []
+    assert stops(**later, awaited=[450]) == [(450, EntryKind.FORK)]
+    assert stops(**later, interval=350)[-1] == (700, EntryKind.INTERVAL)
 
 
 def test_an_interval_adds_its_multiples():
