@@ -13,10 +13,17 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_backend.batching import Decoder, LiveRow
+from mlx_backend.errors import StepFailed
 from mlx_backend.interface import Counters, Sampled, Snapshot
 from mlx_backend.interface import Row as AnyRow
 from mlx_backend.layers import CacheLayout
-from mlx_backend.memory import limit_pool, memory_report, trim_pool
+from mlx_backend.memory import (
+    DeviceLimits,
+    apply_limits,
+    memory_report,
+    release_limits,
+    trim_pool,
+)
 from mlx_backend.messages import MemoryReport, Sampling, TokenIds
 from mlx_backend.rows import PlainRow, check_state, fresh_row, restore_row
 from mlx_backend.snapshots import MlxCheckpoint, MlxSpan, capture_checkpoint, capture_span
@@ -25,23 +32,29 @@ from mlx_backend.snapshots import MlxCheckpoint, MlxSpan, capture_checkpoint, ca
 class MlxBackend:
     """Implements `interface.Backend`. Make it on the thread that loaded `model`."""
 
-    def __init__(self, model: Any, layout: CacheLayout, weight_bytes: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        layout: CacheLayout,
+        weight_bytes: int,
+        device: DeviceLimits = DeviceLimits(),  # noqa: B008  (frozen)
+    ) -> None:
         """`weight_bytes` is what one decoding step reads of the model."""
         self.counters = Counters()
         self._model = model
         self._layout = layout
         self._stream = _default_stream()
         self._decoder = Decoder(model, layout, weight_bytes, self.counters)
-        limit_pool()
+        self._applied = apply_limits(device, weight_bytes)
 
     def open_row(self, snapshot: Snapshot | None, room: int) -> LiveRow:
         self._enter()
         if snapshot is None:
-            return LiveRow(fresh_row(self._layout, room).caches, 0)
+            return LiveRow(self._layout, fresh_row(self._layout, room).caches, 0, room)
         row = restore_row(self._layout, snapshot, room)
         kept = snapshot.checkpoint.nbytes if snapshot.checkpoint else 0
         self.counters.bytes_restored += snapshot.length * self._layout.span_token_bytes + kept
-        return LiveRow(row.caches, row.length)
+        return LiveRow(self._layout, row.caches, row.length, room)
 
     def read(self, row: AnyRow, tokens: TokenIds) -> None:
         live = self._enter_with(row)
@@ -64,16 +77,48 @@ class MlxBackend:
         self.counters.bytes_captured += checkpoint.nbytes
         return checkpoint
 
+    def growth_bytes(self, row: AnyRow, room: int) -> int:
+        return self._enter_with(row).growth_bytes(room)
+
+    def grow_row(self, row: AnyRow, room: int) -> None:
+        live = self._enter_with(row)
+        if room <= live.room:
+            return
+        if live.is_decoding:
+            self._decoder.grow(live, room)
+        else:
+            try:
+                live.grow(room)
+            except Exception as error:
+                raise StepFailed(f"making room for {room} tokens: {error}") from error
+        self.counters.rows_grown += 1
+
     def start_decoding(
-        self, row: AnyRow, last_token: int, sampling: Sampling, context: TokenIds
+        self,
+        row: AnyRow,
+        last_token: int,
+        sampling: Sampling,
+        context: TokenIds,
+        first_index: int = 0,
     ) -> None:
         live = self._enter_with(row)
         assert not live.is_decoding, "the row is decoding"
-        self._decoder.add(live, last_token, sampling, context)
+        self._decoder.add(live, last_token, sampling, context, first_index)
 
-    def step(self) -> list[Sampled]:
+    def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         self._enter()
-        return self._decoder.step()
+        return self._decoder.step(spare_bytes)
+
+    def stop_decoding(self, row: AnyRow) -> Sampled:
+        live = self._enter_with(row)
+        assert live.is_decoding, "the row is not decoding"
+        sampled = self._decoder.take_out(live)
+        live.let_go()
+        return sampled
+
+    def compact(self) -> None:
+        self._enter()
+        self._decoder.compact()
 
     def release(self, row: AnyRow) -> None:
         self._enter()
@@ -83,7 +128,7 @@ class MlxBackend:
 
     def memory(self) -> MemoryReport:
         self._enter()
-        return memory_report()
+        return memory_report(self._applied)
 
     def trim_pool(self) -> None:
         self._enter()
@@ -98,6 +143,7 @@ class MlxBackend:
         self._decoder.clear()
         del self._decoder, self._model
         mx.synchronize()
+        release_limits(self._applied)
         mx.clear_streams()
         mx.set_default_stream(mx.new_stream(mx.default_device()))
 

@@ -14,7 +14,8 @@ row's state is exactly its prompt and every returned token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -26,9 +27,10 @@ from mlx_backend.interface import Counters, Sampled
 from mlx_backend.layers import CacheLayout, Caches, leaf_caches
 from mlx_backend.merging import Source, can_merge, merged, pads_harmlessly
 from mlx_backend.messages import Sampling, TokenIds
-from mlx_backend.rows import state_bytes
+from mlx_backend.rows import buffers, reserve, rounded_room, state_bytes
 from mlx_backend.sampling import BatchSampler, penalties
 
+NOT_A_NUMBER = "the model's output is not a number"
 SETTLE_STEPS = 64
 """How often a batch evaluates its rows' offsets, which some layers never look at."""
 
@@ -37,22 +39,53 @@ class LiveRow:
     """Implements `interface.Row`: caches of its own, or a place in a batch's.
 
     `caches` is what the model takes, `index` the row's place in them, `sharers` how many rows
-    they hold.
+    account for them. `asked_room` counts where the layers keep no room.
     """
 
-    __slots__ = ("caches", "index", "is_decoding", "is_released", "length", "sharers")
+    __slots__ = (
+        "asked_room",
+        "caches",
+        "index",
+        "is_decoding",
+        "is_released",
+        "layout",
+        "length",
+        "sharers",
+    )
 
-    def __init__(self, caches: Caches, length: int) -> None:
+    def __init__(self, layout: CacheLayout, caches: Caches, length: int, room: int) -> None:
+        self.layout = layout
         self.caches = caches
         self.length = length
+        self.asked_room = room
         self.index = 0
         self.sharers = 1
         self.is_decoding = False
         self.is_released = False
 
     @property
+    def room(self) -> int:
+        found = buffers(self.layout, self.caches)
+        return self.asked_room if found is None else self.length + found.capacity - found.used
+
+    @property
     def nbytes(self) -> int:
         return state_bytes(self.caches) // self.sharers
+
+    def growth_bytes(self, room: int) -> int:
+        """What `grow` would add, to the whole batch if the row shares one."""
+        found = buffers(self.layout, self.caches)
+        if found is None or room <= self.room:
+            return 0
+        wanted = rounded_room(found.used + room - self.length)
+        return (wanted - found.capacity) * found.rows * self.layout.span_token_bytes
+
+    def grow(self, room: int) -> None:
+        """Make room for `room` tokens in all; whoever shares the batch has as much ahead."""
+        found = buffers(self.layout, self.caches)
+        if found is not None:
+            reserve(self.layout, self.caches, found.used, found.used + room - self.length)
+        self.asked_room = max(self.asked_room, room)
 
     def let_go(self) -> None:
         """Drop the arrays; those of a batch live on in the batch."""
@@ -74,9 +107,10 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         last_token: int,
         sampling: Sampling,
         context: TokenIds,
+        first_index: int,
     ) -> None:
         """A batch of one on the row's own caches; runs `last_token` through the model."""
-        self.sampler = BatchSampler([sampling], [0])
+        self.sampler = BatchSampler([sampling], [first_index])
         self.steps = 0
         super().__init__(
             model=forward,
@@ -86,7 +120,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
             tokens=[[]],
             samplers=[self.sampler],
             fallback_sampler=self.sampler,
-            logits_processors=[penalties(sampling, context)],
+            logits_processors=[penalties(sampling, context, first_index)],
             stop_sequences=[],
             max_tokens=[],
         )
@@ -100,11 +134,27 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
 
     @property
     def shape(self) -> BatchShape:
-        lengths = tuple(row.length for row in self.rows)
-        return BatchShape(lengths, has_left=None in self.uids)
+        rows = self.rows
+        lengths = tuple(row.length for row in rows)
+        found = buffers(rows[0].layout, self.prompt_cache)
+        held, ahead = (0, 0) if found is None else (found.rows * found.capacity, found.ahead)
+        return BatchShape(lengths, None in self.uids, held, ahead)
 
     def leave(self, row: LiveRow) -> None:
+        """What it leaves behind is accounted to those that stay, until the batch is rebuilt."""
         self.uids[self.uids.index(row)] = None
+        staying = self.rows
+        for other in staying:
+            other.sharers = len(staying)
+
+    def in_flight(self, row: LiveRow) -> Sampled:
+        """The row's next token, which is drawn but not in its state yet."""
+        index = self.uids.index(row)
+        error = _first_error(self.logits_processors[index])
+        if error is None and self.sampler.failed[index].item():
+            error = NOT_A_NUMBER
+        token: int = self._next_tokens[index].item() if error is None else -1
+        return Sampled(row, token, error)
 
     def advance(self) -> list[Sampled]:
         """One token of every row. A row that failed has left, and its caches with it."""
@@ -114,7 +164,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         self._settle()
         for index, has_failed in enumerate(failed.tolist()):
             if has_failed:
-                errors[index] = errors[index] or "the model's output is not a number"
+                errors[index] = errors[index] or NOT_A_NUMBER
         seats = zip(list(self.uids), tokens, errors, strict=True)
         return [self._sampled(row, token, error) for row, token, error in seats if row is not None]
 
@@ -173,27 +223,51 @@ class Decoder:
         self._batches: list[DecodeBatch] = []
         self._can_merge = can_merge(layout.make_caches()) and pads_harmlessly(model, layout)
 
-    def add(self, row: LiveRow, last_token: int, sampling: Sampling, context: TokenIds) -> None:
+    def add(
+        self,
+        row: LiveRow,
+        last_token: int,
+        sampling: Sampling,
+        context: TokenIds,
+        first_index: int = 0,
+    ) -> None:
         """Let `row` decode. Raises StepFailed; then the row may only be released."""
         try:
-            batch = DecodeBatch(self._forward, row, last_token, sampling, context)
+            batch = DecodeBatch(self._forward, row, last_token, sampling, context, first_index)
         except Exception as error:
             raise StepFailed(f"the first step of a row of {row.length} tokens: {error}") from error
         self._batches.append(batch)
 
-    def step(self) -> list[Sampled]:
+    def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         """One token of every row. Raises StepFailed; then every row has been let go."""
         if not self._batches:
             return []
-        try:
-            self._rebuild_one()
+        with self._all_or_nothing("a step of the decoding rows"):
+            self._rebuild_one(spare_bytes)
             sampled = [one for batch in self._batches for one in batch.advance()]
-        except Exception as error:
-            self.clear()
-            raise StepFailed(f"a step of the decoding rows: {error}") from error
         self._drop_empty()
         self._counters.steps += 1
         self._counters.tokens_decoded += sum(one.error is None for one in sampled)
+        return sampled
+
+    def grow(self, row: LiveRow, room: int) -> None:
+        """Make room in a decoding row. Raises StepFailed; then every row has been let go."""
+        with self._all_or_nothing(f"making room for {room} tokens"):
+            row.grow(room)
+
+    def compact(self) -> None:
+        """Rebuild the batches that rows have left. Raises StepFailed as `step` does."""
+        with self._all_or_nothing("making batches smaller"):
+            for batch in self._batches:
+                if batch.shape.has_left:
+                    batch.rebuild([])
+                    self._counters.batch_copies += 1
+
+    def take_out(self, row: LiveRow) -> Sampled:
+        """Remove a row; its token that is in flight."""
+        batch = next(batch for batch in self._batches if row in batch.rows)
+        sampled = batch.in_flight(row)
+        self.remove(row)
         return sampled
 
     def remove(self, row: LiveRow) -> None:
@@ -209,17 +283,28 @@ class Decoder:
             row.let_go()
         self._batches.clear()
 
+    @contextmanager
+    def _all_or_nothing(self, what: str) -> Iterator[None]:
+        """After any exception out of a batch, no batch can be trusted."""
+        try:
+            yield
+        except Exception as error:
+            self.clear()
+            raise StepFailed(f"{what}: {error}") from error
+
     def _drop_empty(self) -> None:
         self._batches = [batch for batch in self._batches if batch.rows]
 
     def _forward(self, inputs: Any, cache: Caches) -> Any:
         return self._model(inputs, cache=cache).astype(mx.float32)
 
-    def _rebuild_one(self) -> None:
+    def _rebuild_one(self, spare_bytes: int | None) -> None:
         if not self._can_merge:
             return
         shapes = [batch.shape for batch in self._batches]
-        chosen = next_rebuild(shapes, self._layout.span_token_bytes, self._weight_bytes)
+        chosen = next_rebuild(
+            shapes, self._layout.span_token_bytes, self._weight_bytes, spare_bytes
+        )
         if not chosen:
             return
         first, *others = [self._batches[index] for index in chosen]

@@ -16,10 +16,14 @@ class BatchShape:
     """What matters of a batch between two steps.
 
     `lengths` are the tokens of the rows that stay; `has_left`: others have left since it was built.
+    Its buffers hold `held` tokens, all rows, padding and room together, and have room for `ahead`
+    more in each row.
     """
 
     lengths: tuple[int, ...]
     has_left: bool = False
+    held: int = 0
+    ahead: int = 0
 
 
 def padding_tokens(lengths: Sequence[int]) -> int:
@@ -35,24 +39,41 @@ def may_share(lengths: Sequence[int], token_bytes: int, weight_bytes: int) -> bo
     return padding_tokens(lengths) * token_bytes < weight_bytes
 
 
-def next_rebuild(batches: Sequence[BatchShape], token_bytes: int, weight_bytes: int) -> list[int]:
+def growth_tokens(batches: Sequence[BatchShape]) -> int:
+    """How many more tokens the buffers hold once these batches are one."""
+    lengths = [length for batch in batches for length in batch.lengths]
+    room = max(lengths) + max(batch.ahead for batch in batches)
+    return room * len(lengths) - sum(batch.held for batch in batches)
+
+
+def next_rebuild(
+    batches: Sequence[BatchShape],
+    token_bytes: int,
+    weight_bytes: int,
+    spare_bytes: int | None = None,
+) -> list[int]:
     """The batches to copy into one before the next step; [] for none.
 
-    One rebuild at a time, so that between two steps at most one batch is copied: first those that
-    keep the memory of rows that left, then the largest. Rows of nearly the same length join first.
+    Rows come together only where that takes at most `spare_bytes` more than they have. One rebuild
+    at a time, so that between two steps at most one batch is copied: first those that keep the
+    memory of rows that left, then the largest. Rows of nearly the same length join first.
     """
     order = sorted(
         range(len(batches)), key=lambda i: (not batches[i].has_left, -len(batches[i].lengths))
     )
     for base in order:
-        chosen = _companions(batches, base, token_bytes, weight_bytes)
+        chosen = _companions(batches, base, token_bytes, weight_bytes, spare_bytes)
         if len(chosen) > 1 or batches[base].has_left:
             return chosen
     return []
 
 
 def _companions(
-    batches: Sequence[BatchShape], base: int, token_bytes: int, weight_bytes: int
+    batches: Sequence[BatchShape],
+    base: int,
+    token_bytes: int,
+    weight_bytes: int,
+    spare_bytes: int | None,
 ) -> list[int]:
     """`base` and all that may share with it."""
     chosen = [base]
@@ -61,7 +82,9 @@ def _companions(
     others = [i for i in range(len(batches)) if i != base]
     for other in sorted(others, key=lambda i: abs(max(batches[i].lengths) - longest)):
         together = [*lengths, *batches[other].lengths]
-        if may_share(together, token_bytes, weight_bytes):
+        growth = growth_tokens([batches[i] for i in (*chosen, other)]) * token_bytes
+        has_room = spare_bytes is None or growth <= spare_bytes
+        if has_room and may_share(together, token_bytes, weight_bytes):
             chosen.append(other)
             lengths = together
     return chosen

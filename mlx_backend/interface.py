@@ -86,8 +86,12 @@ class Row(Protocol):
         """
 
     @property
+    def room(self) -> int:
+        """Tokens that fit into the buffers as they are, those in the state included."""
+
+    @property
     def nbytes(self) -> int:
-        """Bytes this row keeps, its room for more tokens included."""
+        """Bytes this row keeps, its room for more tokens included; of a batch its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class Counters:
     steps: int = 0
     tokens_decoded: int = 0
     batch_copies: int = 0
+    rows_grown: int = 0
     bytes_captured: int = 0
     bytes_restored: int = 0
 
@@ -139,22 +144,49 @@ class Backend(Protocol):
     def capture_checkpoint(self, row: Row) -> Checkpoint:
         """Copy the state of the layers that cannot be cut, as it is after `row.length` tokens."""
 
+    def growth_bytes(self, row: Row, room: int) -> int:
+        """What `grow_row` would add; rows that share a batch have the same room ahead of them."""
+
+    def grow_row(self, row: Row, room: int) -> None:
+        """Give the row buffers for at least `room` tokens in all, by one copy where they lack.
+
+        Who decodes into a full row without asking is given room, but by copies uncounted here.
+        Raises StepFailed as `read` does; of a row in a batch, as `step` does.
+        """
+
     def start_decoding(
-        self, row: Row, last_token: int, sampling: Sampling, context: TokenIds
+        self,
+        row: Row,
+        last_token: int,
+        sampling: Sampling,
+        context: TokenIds,
+        first_index: int = 0,
     ) -> None:
         """Let `row` take part in `step` from now on.
 
         `last_token` is the prompt's last token, which has not been run; `context` is the whole
-        prompt (for the repetition penalty). `sampling` was validated by the caller. Raises
-        StepFailed as `read` does.
+        prompt (for the penalties), of which the last `first_index` tokens were generated: the
+        sampler goes on with the draw of that index. `sampling` was validated by the caller.
+        Raises StepFailed as `read` does.
         """
 
-    def step(self) -> list[Sampled]:
+    def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         """One token for every decoding row, in no particular order; [] when none decodes.
 
-        The token is already part of its row's state. Raises StepFailed: then every decoding row
-        has been released and nothing may be captured from it.
+        The token is already part of its row's state. Rows come to share a batch only where that
+        takes at most `spare_bytes` more than they have. Raises StepFailed: then every decoding
+        row has been released and nothing may be captured from it.
         """
+
+    def stop_decoding(self, row: Row) -> Sampled:
+        """Release a decoding row, with the token that was drawn but is not in its state.
+
+        `start_decoding` of a row that holds the same state, with that token as its last, goes on
+        as if nothing had happened.
+        """
+
+    def compact(self) -> None:
+        """Free what rows left behind in the batches that they shared. Raises StepFailed."""
 
     def release(self, row: Row) -> None:
         """Drop the row in whatever phase it is. Idempotent."""

@@ -77,16 +77,20 @@ def load(
     context_size: int | None = None,
     adapter: str | None = None,
     name: str | None = None,
+    pool_bytes: int | None = None,
+    wire_weights: bool = False,
 ) -> MlxModel:
     """Load a model from a folder, or from a hub repository that is on this machine.
 
     `kv_bits` 4 or 8 keeps the KV quantised; `context_size` is an upper bound; `adapter` is a
-    folder with LoRA weights; `name` is what the API calls the model.
+    folder with LoRA weights; `name` is what the API calls the model. `pool_bytes` and
+    `wire_weights` are `memory.DeviceLimits`.
     """
     files = _find_files(path_or_repo, adapter)
     with open_file_limit_kept():
         from mlx_backend.backend import MlxBackend
         from mlx_backend.layers import classify
+        from mlx_backend.memory import DeviceLimits
     model = _load_model(files)
     tokenizer = _load_tokenizer(files.folder)
     layout = classify(model, kv_bits=kv_bits)
@@ -109,7 +113,8 @@ def load(
         warnings=(*layout.warnings, *warnings, *prompts.warnings),
     )
     text = TokenText(tokenizer.backend_tokenizer)
-    return MlxModel(info, MlxBackend(model, layout, weight_bytes), prompts, text)
+    backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
+    return MlxModel(info, backend, prompts, text)
 
 
 def load_prompts(path_or_repo: str) -> MlxPromptEncoder:

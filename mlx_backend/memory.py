@@ -1,15 +1,17 @@
-"""The device's memory: what is in use, how much the allocator may pool, what a cache may take.
+"""The device's memory: what is in use, how much the allocator may pool, what rows may take.
 
 mlx keeps freed buffers in a pool, up to nearly the whole working set unless told otherwise; on a
-machine whose memory is shared with the user's programs that is far too much. Nothing is wired.
+machine whose memory is shared with the user's programs that is far too much. Nothing is wired
+unless that is asked for, and then the weights' bytes only: wired memory is taken from everybody
+else for good, and a limit as high as mlx recommends has brought machines down.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import mlx.core as mx
+import psutil
 
 from mlx_backend.messages import MemoryReport
 
@@ -17,6 +19,8 @@ POOL_SHARE = 16
 """The pool may hold one part in this many of the machine's memory."""
 MIN_POOL_BYTES = 256 << 20
 MAX_POOL_BYTES = 4 << 30
+MIN_BUDGET_BYTES = 256 << 20
+"""A model that could be loaded is let answer something, however little its weights leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory_bytes = int(psutil.virtual_memory().total)
     if not mx.metal.is_available():
         return Machine(memory_bytes)
     working_set = mx.device_info().get("max_recommended_working_set_size")
@@ -53,16 +57,57 @@ def default_cache_bytes(machine: Machine, weight_bytes: int, context_row_bytes: 
     return max(0, min(machine.working_set_bytes // 4, left))
 
 
-def limit_pool() -> None:
-    """Apply `pool_limit_bytes` to this process."""
-    mx.set_cache_limit(pool_limit_bytes(this_machine()))
+def default_budget_bytes(machine: Machine, weight_bytes: int) -> int:
+    """What rows and prefix cache may take together, unless told otherwise.
+
+    What the weights and a chunk's scratch leave of the GPU's recommended working set; without a
+    GPU, of half of the memory.
+    """
+    share = machine.working_set_bytes or machine.memory_bytes // 2
+    return max(MIN_BUDGET_BYTES, share - weight_bytes - pool_limit_bytes(machine))
 
 
-def memory_report() -> MemoryReport:
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What the allocator is told. `pool_bytes` None: what `pool_limit_bytes` says."""
+
+    pool_bytes: int | None = None
+    wire_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedLimits:
+    """What the allocator was told, in bytes; nothing is wired where there is no GPU."""
+
+    pool_bytes: int
+    wired_bytes: int
+
+
+def apply_limits(limits: DeviceLimits, weight_bytes: int) -> AppliedLimits:
+    """Apply `limits` to this process."""
+    is_unsaid = limits.pool_bytes is None
+    pool_bytes = pool_limit_bytes(this_machine()) if is_unsaid else limits.pool_bytes
+    assert pool_bytes is not None
+    mx.set_cache_limit(pool_bytes)
+    wired_bytes = weight_bytes if limits.wire_weights and mx.metal.is_available() else 0
+    if wired_bytes:
+        mx.set_wired_limit(wired_bytes)
+    return AppliedLimits(pool_bytes, wired_bytes)
+
+
+def release_limits(applied: AppliedLimits) -> None:
+    """Unwire what was wired, since its model goes away."""
+    if applied.wired_bytes:
+        mx.set_wired_limit(0)
+
+
+def memory_report(applied: AppliedLimits) -> MemoryReport:
     return MemoryReport(
         active_bytes=mx.get_active_memory(),
         pooled_bytes=mx.get_cache_memory(),
         peak_bytes=mx.get_peak_memory(),
+        pool_limit_bytes=applied.pool_bytes,
+        wired_bytes=applied.wired_bytes,
     )
 
 

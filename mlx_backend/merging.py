@@ -73,7 +73,7 @@ def pads_harmlessly(model: Any, layout: CacheLayout) -> bool:
 
 
 def merged(sources: Sequence[Source]) -> Caches:
-    """New caches that hold the rows of `sources` in order, with some room for more tokens.
+    """New caches that hold the rows of `sources` in order, with the most room that any had.
 
     Consumes the sources: each layer of theirs is dropped as soon as it was copied.
     """
@@ -121,8 +121,7 @@ def _merged_kv(parts: Sequence[Part]) -> Any:
     if longest == 0:  # a layer that borrows another's KV
         return cache
     filled = [row for row in rows if row is not None]
-    spare = max(ROOM_STEP, longest // 32)
-    capacity = -(-(longest + spare) // ROOM_STEP) * ROOM_STEP
+    capacity = longest + (max(_ahead(cache) for cache, _ in parts) or ROOM_STEP)
     cache.keys, cache.values = (
         _right_aligned([row[slot] for row in filled], longest, capacity) for slot in (0, 1)
     )
@@ -142,6 +141,11 @@ def _kv_row(cache: Any, row: int) -> tuple[Any, Any] | None:
         first = int(cache.left_padding[row].item())
     cut = (slice(row, row + 1), slice(None), slice(first, last))
     return cache.keys[cut], cache.values[cut]
+
+
+def _ahead(cache: Any) -> int:
+    """For how many more tokens a KV cache has room."""
+    return 0 if cache.keys is None else int(cache.keys.shape[2] - cache.size())
 
 
 def _right_aligned(rows: Sequence[Any], longest: int, capacity: int) -> Any:

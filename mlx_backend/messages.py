@@ -95,11 +95,16 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Bytes the device allocator holds: in use, pooled for reuse, and the highest ever in use."""
+    """Bytes the device allocator holds: in use, pooled for reuse, and the highest ever in use.
+
+    `pool_limit_bytes` may be pooled at most; `wired_bytes` are kept from being paged out.
+    """
 
     active_bytes: int
     pooled_bytes: int
     peak_bytes: int
+    pool_limit_bytes: int = 0
+    wired_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

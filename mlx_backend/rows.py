@@ -11,6 +11,7 @@ counts too. What is in it is copied out by `snapshots`; batches of rows are else
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -137,13 +138,43 @@ def check_state(layout: CacheLayout, caches: Iterable[Any], length: int, row: in
             raise StateMismatch(f"{place} holds {offset} tokens, but was never written at load")
 
 
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The KV buffers of a row, or of a batch of `rows`: tokens in them, and room in all."""
+
+    rows: int
+    used: int
+    capacity: int
+
+    @property
+    def ahead(self) -> int:
+        return self.capacity - self.used
+
+
+def buffers(layout: CacheLayout, caches: Iterable[Any]) -> Buffers | None:
+    """What any layer with room says of them, since all are alike; None where there is none."""
+    for leaf, cache in zip(layout.leaves, leaf_caches(caches), strict=True):
+        if _has_room(leaf):
+            slots = slots_of(cache)
+            if not slots:
+                return Buffers(1, 0, 0)
+            used = cache._idx if type(cache) is BatchKVCache else cache.offset
+            return Buffers(slots[0].shape[0], used, slots[0].shape[TOKEN_AXIS])
+    return None
+
+
+def rounded_room(room: int) -> int:
+    """The room that buffers really get when `room` is asked for."""
+    return -(-room // ROOM_STEP) * ROOM_STEP
+
+
 def reserve(layout: CacheLayout, caches: Iterable[Any], length: int, room: int) -> None:
-    """Make plain KV buffers hold at least `room` tokens, keeping the first `length`.
+    """Make KV buffers, a row's or a batch's, hold `room` tokens, keeping the first `length`.
 
     Array by array: what is copied is in memory twice until its copy is evaluated.
     """
     for leaf, cache in zip(layout.leaves, leaf_caches(caches), strict=True):
-        if not leaf.is_sliceable or leaf.cache_class is ConcatenateKVCache:
+        if not _has_room(leaf):
             continue
         slots = list(slots_of(cache)) or [None] * len(leaf.slots)
         if room <= (0 if slots[0] is None else slots[0].shape[TOKEN_AXIS]):
@@ -154,6 +185,10 @@ def reserve(layout: CacheLayout, caches: Iterable[Any], length: int, room: int) 
             del held
             set_slots(cache, slots)
             mx.eval(slots[index])
+
+
+def _has_room(leaf: Leaf) -> bool:
+    return leaf.is_sliceable and leaf.cache_class is not ConcatenateKVCache
 
 
 def _offset(cache: Any, row: int) -> int | None:
@@ -250,11 +285,12 @@ def _pieces(spans: Sequence[MlxSpan], group: int, member: int, length: int) -> l
 
 def _with_room(pieces: list[Any], shape: SlotShape, length: int, room: int) -> Any:
     """`pieces` (of `length` tokens in all) and zeros up to `room`, rounded up; lazy, a copy."""
-    spare = -(-room // ROOM_STEP) * ROOM_STEP - length
+    spare = rounded_room(room) - length
     if spare > 0:
         zero = mx.array(0, dtype=shape.dtype)
+        rows = pieces[0].shape[0] if pieces else 1
         # Broadcast, so that the zeros take no memory before they are in place.
-        pieces = [*pieces, mx.broadcast_to(zero, (1, shape.heads, spare, shape.dim))]
+        pieces = [*pieces, mx.broadcast_to(zero, (rows, shape.heads, spare, shape.dim))]
     return copied(pieces, TOKEN_AXIS)
 
 

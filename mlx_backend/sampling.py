@@ -155,10 +155,12 @@ class Penalties:
     counts live on the device and grow by one token per call. `error` is set instead of raising.
     """
 
-    def __init__(self, sampling: Sampling, context: TokenIds) -> None:
+    def __init__(self, sampling: Sampling, context: TokenIds, generated: int = 0) -> None:
+        """The last `generated` tokens of `context` were generated."""
         self.error: str | None = None
         self._sampling = sampling
         self._context: TokenIds | None = context
+        self._generated = generated
         self._seen: Any = None
         self._counts: Any = None
         self._bias: Any = None
@@ -199,7 +201,8 @@ class Penalties:
             seen[context] = True
             self._seen = mx.array(seen)
         if options.presence_penalty or options.frequency_penalty:
-            self._counts = mx.zeros((vocabulary_size,))
+            said = context[len(context) - self._generated :]
+            self._counts = mx.array(np.bincount(said, minlength=vocabulary_size).astype(np.float32))
         if ids:
             bias = np.zeros(vocabulary_size, dtype=np.float32)
             for token, value in options.logit_bias:
@@ -219,7 +222,7 @@ class Penalties:
         return logits if self._bias is None else logits + self._bias
 
 
-def penalties(sampling: Sampling, context: TokenIds) -> tuple[Penalties, ...]:
+def penalties(sampling: Sampling, context: TokenIds, generated: int = 0) -> tuple[Penalties, ...]:
     """The logits processors that `sampling` asks for: one or none."""
     is_wanted = (
         sampling.repetition_penalty != 1
@@ -227,4 +230,4 @@ def penalties(sampling: Sampling, context: TokenIds) -> tuple[Penalties, ...]:
         or sampling.frequency_penalty
         or sampling.logit_bias
     )
-    return (Penalties(sampling, context),) if is_wanted else ()
+    return (Penalties(sampling, context, generated),) if is_wanted else ()

@@ -37,10 +37,16 @@ class Subject:
             self.backend.read(row, tokens[start : start + 16])
         return row
 
-    def decode(self, prompt: TokenIds, snapshot: Snapshot | None = None) -> Row:
+    def decode(
+        self,
+        prompt: TokenIds,
+        snapshot: Snapshot | None = None,
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        first_index: int = 0,
+    ) -> Row:
         """A decoding row that has read `prompt` and taken no step."""
         row = self.read(prompt[:-1], snapshot)
-        self.backend.start_decoding(row, int(prompt[-1]), Sampling(), prompt)
+        self.backend.start_decoding(row, int(prompt[-1]), sampling, prompt, first_index)
         return row
 
     def steps(self, rows: Sequence[Row], count: int) -> list[list[int]]:
@@ -219,6 +225,65 @@ class BackendContract:
         with pytest.raises(AssertionError):
             subject.backend.capture_span(broken, 0, 1)
         subject.backend.release(broken)
+
+    def test_a_row_grows_by_the_bytes_that_were_announced(self, subject: Subject) -> None:
+        expected = subject.answer(PROMPT)
+        row = subject.read(PROMPT[:-1])
+        self._grow(subject, row, [row])
+        subject.backend.start_decoding(row, int(PROMPT[-1]), Sampling(), PROMPT)
+        (tokens,) = subject.steps([row], 3)
+        self._grow(subject, row, [row])
+        tokens += subject.steps([row], 3)[0]
+        assert tokens == expected
+        assert subject.backend.counters.rows_grown == 2
+
+    def test_a_row_grows_among_others(self, subject: Subject) -> None:
+        expected = [subject.answer(PROMPT), subject.answer(HEAD)]
+        rows = [subject.decode(PROMPT), subject.decode(HEAD)]
+        tokens = subject.steps(rows, 3)
+        self._grow(subject, rows[0], rows)
+        for said, more in zip(tokens, subject.steps(rows, 3), strict=True):
+            said += more
+        assert tokens == expected
+
+    @staticmethod
+    def _grow(subject: Subject, row: Row, rows: Sequence[Row]) -> None:
+        before, room = sum(one.nbytes for one in rows), row.room + 700
+        cost = subject.backend.growth_bytes(row, room)
+        subject.backend.grow_row(row, room)
+        assert row.room >= room
+        assert abs(sum(one.nbytes for one in rows) - before - cost) < len(rows)
+        assert subject.backend.growth_bytes(row, room) == 0
+
+    def test_a_row_that_stopped_decoding_goes_on_as_if_it_had_not(self, subject: Subject) -> None:
+        sampling = Sampling(temperature=0.8, seed=5, presence_penalty=0.7, frequency_penalty=0.4)
+        through = subject.decode(PROMPT, sampling=sampling)
+        neighbour = subject.decode(HEAD)
+        (expected, _) = subject.steps([through, neighbour], 9)
+        subject.backend.release(through)
+        subject.backend.release(neighbour)
+        row = subject.decode(PROMPT, sampling=sampling)
+        (said,) = subject.steps([row], 4)
+        snapshot = subject.snapshot(row)
+        drawn = subject.backend.stop_decoding(row)
+        assert drawn.error is None
+        assert snapshot.length == len(PROMPT) + 4  # what was drawn is not part of it
+        assert subject.backend.step() == []
+        past = np.concatenate([PROMPT, said, [drawn.token]]).astype(np.int32)
+        resumed = subject.decode(past, snapshot, sampling, first_index=5)
+        (after,) = subject.steps([resumed], 4)
+        assert [*said, drawn.token, *after] == expected
+
+    def test_a_row_that_stops_leaves_its_neighbour_alone(self, subject: Subject) -> None:
+        expected = subject.answer(PROMPT)
+        stays, stops = subject.decode(PROMPT), subject.decode(HEAD)
+        tokens, _ = subject.steps([stays, stops], 2)
+        subject.backend.stop_decoding(stops)
+        subject.backend.compact()
+        with pytest.raises(AssertionError):
+            subject.backend.capture_span(stops, 0, 1)
+        tokens += subject.steps([stays], 4)[0]
+        assert tokens == expected
 
     def test_work_on_a_foreign_thread_is_refused(self, subject: Subject) -> None:
         refused = []

@@ -143,6 +143,7 @@ class Faults:
     steps: int = 0
     rows: int = 0
     captures: int = 0
+    growths: int = 0
     steps_before: int = 0
     reads_before: int = 0
     unexpected_steps: int = 0  # an exception that no contract allows
@@ -178,10 +179,13 @@ class Script:
 class FakeRow:
     """Implements `interface.Row`; `state` are the tokens read and generated so far."""
 
-    def __init__(self, state: Sequence[int], room: int, token_bytes: int) -> None:
+    def __init__(
+        self, state: Sequence[int], room: int, token_bytes: int, checkpoint_bytes: int = 0
+    ) -> None:
         self.state = list(state)
         self.room = room
         self.token_bytes = token_bytes
+        self.checkpoint_bytes = checkpoint_bytes
         self.sampling: Sampling | None = None
         self.generated = 0
         self.is_released = False
@@ -193,7 +197,7 @@ class FakeRow:
 
     @property
     def nbytes(self) -> int:
-        return max(self.room, self.length) * self.token_bytes
+        return max(self.room, self.length) * self.token_bytes + self.checkpoint_bytes
 
 
 class ScriptedBackend:
@@ -217,7 +221,9 @@ class ScriptedBackend:
                 raise RestoreFailed("the script says so")
             state = self._restored(snapshot)
             self.counters.bytes_restored += len(state) * self.script.span_token_bytes
-        row = FakeRow(state, room, self.script.span_token_bytes)
+        is_checkpointed = self.kind is CacheKind.CHECKPOINTED
+        whole = self.script.checkpoint_bytes if is_checkpointed else 0
+        row = FakeRow(state, room, self.script.span_token_bytes, whole)
         self.rows.append(row)
         self.log.append(("open", len(state), room))
         return row
@@ -264,17 +270,47 @@ class ScriptedBackend:
         self.counters.bytes_captured += self.script.checkpoint_bytes
         return FakeCheckpoint(tuple(row.state), self.script.checkpoint_bytes)
 
+    def growth_bytes(self, row: FakeRow, room: int) -> int:
+        self._enter(row)
+        return max(0, room - max(row.room, row.length)) * row.token_bytes
+
+    def grow_row(self, row: FakeRow, room: int) -> None:
+        self._enter(row)
+        if room <= row.room:
+            return
+        if self.script.faults.take("growths"):
+            row.is_broken = True
+            raise StepFailed("the script says so")
+        self.log.append(("grow", row.length, room))
+        row.room = room
+        self.counters.rows_grown += 1
+
     def start_decoding(
-        self, row: FakeRow, last_token: int, sampling: Sampling, context: TokenIds
+        self,
+        row: FakeRow,
+        last_token: int,
+        sampling: Sampling,
+        context: TokenIds,
+        first_index: int = 0,
     ) -> None:
         self._enter(row)
         assert [*row.state, last_token] == context.tolist(), "the row does not hold its prompt"
         row.state.append(last_token)
         row.sampling = sampling
+        row.generated = first_index
         self._decoding.append(row)
         self.log.append(("start_decoding", row.length))
 
-    def step(self) -> list[Sampled]:
+    def stop_decoding(self, row: FakeRow) -> Sampled:
+        self._enter(row)
+        self._decoding.remove(row)
+        self.release(row)
+        return Sampled(row, self.script.reply(row.state, row.generated))
+
+    def compact(self) -> None:
+        self._enter()
+
+    def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         self._enter()
         if not self._decoding:
             return []

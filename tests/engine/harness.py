@@ -132,9 +132,9 @@ class PacedBackend(ScriptedBackend):
         self._chunks.one()
         super().read(row, tokens)
 
-    def step(self) -> list[Sampled]:
+    def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         self._steps.one()
-        return super().step()
+        return super().step(spare_bytes)
 
     def trim_pool(self) -> None:
         super().trim_pool()

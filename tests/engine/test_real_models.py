@@ -46,10 +46,10 @@ class BreakingBackend:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def step(self) -> list[Sampled]:
+    def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         if self.is_broken:
             raise StepFailed("the device went away")
-        return self._backend.step()
+        return self._backend.step(spare_bytes)
 
 
 class RealBench:

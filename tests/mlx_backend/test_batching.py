@@ -13,7 +13,13 @@ import pytest
 
 from mlx_backend.backend import MlxBackend
 from mlx_backend.batching import LiveRow
-from mlx_backend.grouping import BatchShape, may_share, next_rebuild, padding_tokens
+from mlx_backend.grouping import (
+    BatchShape,
+    growth_tokens,
+    may_share,
+    next_rebuild,
+    padding_tokens,
+)
 from mlx_backend.layers import classify
 from mlx_backend.merging import can_merge, pads_harmlessly
 from mlx_backend.messages import Sampling, TokenIds
@@ -296,6 +302,43 @@ def test_one_rebuild_at_a_time_is_planned(
     batches: list[BatchShape], weight_bytes: int, expected: list[int]
 ) -> None:
     assert next_rebuild(batches, 1, weight_bytes) == expected
+
+
+def test_rows_come_together_only_where_there_is_memory_for_the_padding() -> None:
+    short = BatchShape((10,), held=256, ahead=246)
+    long = BatchShape((200,), held=256, ahead=56)
+    growth = 2 * (200 + 246) - 2 * 256
+    assert growth_tokens([short, long]) == growth
+    assert sorted(next_rebuild([short, long], 3, GIB, spare_bytes=3 * growth)) == [0, 1]
+    assert next_rebuild([short, long], 3, GIB, spare_bytes=3 * growth - 1) == []
+    left = BatchShape((10,), has_left=True, held=512, ahead=246)
+    assert next_rebuild([left], 3, GIB, spare_bytes=0) == [0]  # it only becomes smaller
+
+
+def test_a_batch_takes_what_was_announced_and_nothing_without_leave() -> None:
+    rig = Rig("tiny-full")
+    rows = [rig.start(PROMPTS[1]), rig.start(PROMPTS[0])]
+    token_bytes = tiny_layout("tiny-full").span_token_bytes
+    before = sum(row.nbytes for row in rows)
+    longest, ahead = rows[0].length, rows[1].room - rows[1].length
+    growth = 2 * (longest + ahead) * token_bytes - before
+    rig.backend.step(spare_bytes=growth - 1)
+    assert rig.backend.counters.batch_copies == 0
+    rig.backend.step(spare_bytes=growth)
+    assert rig.backend.counters.batch_copies == 1
+    assert sum(row.nbytes for row in rows) == before + growth
+
+
+def test_what_a_row_leaves_behind_counts_until_it_is_freed() -> None:
+    rig = Rig("tiny-full")
+    rows = [rig.start(PROMPTS[1]), rig.start(PROMPTS[0])]
+    rig.backend.step()
+    together = sum(row.nbytes for row in rows)
+    rig.backend.release(rows[0])
+    assert rows[1].nbytes == together
+    rig.backend.compact()
+    assert rows[1].nbytes < together / 2
+    assert type(rows[1].caches[0]).__name__ == "KVCache"
 
 
 def test_rows_of_a_larger_model_in_bfloat16_share_a_batch() -> None:
