@@ -7,7 +7,8 @@ the name says otherwise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class CacheStatus:
     """What the prefix cache holds. Tokens and bytes count each shared prefix once.
 
     `bytes` = span_bytes + checkpoint_bytes + index_bytes ≤ max_bytes. `entries` are shared ones;
-    `live_leaves` are kept for their sessions and count towards bytes and arrays only.
+    `live_leaves` are kept for their sessions and count towards bytes and arrays only. The
+    `evicted_by_*` count states that were lost, by cause: whole leaves (`evicted_entries`) and
+    single checkpoints (`thinned_checkpoints`) for the limits, live leaves for the other three.
     """
 
     entries: int = 0
@@ -55,6 +58,7 @@ class CacheStatus:
     evicted_by_arrays: int = 0
     evicted_by_idle: int = 0
     evicted_by_reset: int = 0
+    evicted_by_sessions: int = 0
     thinned_checkpoints: int = 0
     failed_restores: int = 0
     skipped_captures: int = 0
@@ -169,6 +173,21 @@ class EntryStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many values were at most `bounds[i]` but above the bound before; the last of `counts`
+    is of those above all bounds. `sum` is that of the values."""
+
+    bounds: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+    counts: tuple[int, ...] = (0,) * 12
+    sum: float = 0.0
+
+    def with_value(self, value: float) -> Histogram:
+        counts = list(self.counts)
+        counts[bisect_left(self.bounds, value)] += 1
+        return replace(self, counts=tuple(counts), sum=self.sum + value)
+
+
+@dataclass(frozen=True, slots=True)
 class TotalsStatus:
     """Since the daemon started."""
 
@@ -184,6 +203,7 @@ class TotalsStatus:
     steps: int = 0
     batch_copies: int = 0
     parked: int = 0
+    first_token: Histogram = Histogram()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +262,7 @@ class CacheContents:
 
 @dataclass(frozen=True, slots=True)
 class CacheCheck:
-    """Whether every invariant of the running daemon's cache holds; `problem` says which does not."""
+    """Whether every invariant of the running cache holds; `problem` says which does not."""
 
     is_sound: bool
     cache: CacheStatus = CacheStatus()

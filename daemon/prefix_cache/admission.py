@@ -6,8 +6,8 @@ is gained by evicting everything else for it.
 
 from __future__ import annotations
 
-from daemon.prefix_cache.eviction import Limits, blocks_within
-from daemon.prefix_cache.radix_tree import NODE_BYTES, TOKEN_BYTES, Place, Totals
+from daemon.prefix_cache.limits import Limits, blocks_within
+from daemon.prefix_cache.nodes import NODE_BYTES, TOKEN_BYTES, Place, Totals
 from mlx_backend.interface import Checkpoint, Span
 
 

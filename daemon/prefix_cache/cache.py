@@ -6,57 +6,38 @@ stored. A match never covers a whole prompt: one token is left to run.
 
 Snapshots handed out are immutable and stay valid whatever happens to the tree; pins only keep the
 tree from evicting what somebody is about to build on. Where to capture is decided in
-`checkpoints`, what goes when there is no room in `eviction`.
+`checkpoints`, what is let in and what it replaces in `storing`, what goes when there is no room
+in `eviction`.
+
+State is kept as an entry, which all share and the entry limit counts, or as the live leaf of a
+session, until that lets go of it, or as both. Whoever holds it, any prompt is matched with it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
-from daemon.prefix_cache.admission import affordable_tokens, is_over_large
 from daemon.prefix_cache.checkpoints import EntryKind
-from daemon.prefix_cache.eviction import Limits, Shrink
-from daemon.prefix_cache.radix_tree import Node, Place, RadixTree
-from daemon.prefix_cache.tombstones import Tombstones
-from daemon.status import CacheStatus
+from daemon.prefix_cache.eviction import Shrink
+from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes
+from daemon.prefix_cache.limits import Limits
+from daemon.prefix_cache.matching import Match, Reason, restorable
+from daemon.prefix_cache.nodes import Mark, Node
+from daemon.prefix_cache.radix_tree import RadixTree
+from daemon.prefix_cache.storing import MAX_BRANCHES, Newcomer, Store
+from daemon.prefix_cache.tombstones import Cause, Tombstones
+from daemon.status import CacheStatus, EntryStatus
 from mlx_backend.interface import Checkpoint, Snapshot, Span
 from mlx_backend.messages import CacheKind, TokenIds
 
-SHARED_KINDS = frozenset({EntryKind.HEAD, EntryKind.FORK})
-"""Entries that say nothing of whose conversation goes on behind them."""
-
-
-class Reason(StrEnum):
-    """Why a match is no longer than it is."""
-
-    OFF = "off"  # this model's state, or a limit of zero, allows no reuse
-    FIRST_SEEN = "first_seen"  # nothing stored begins with these tokens
-    CONTINUES = "continues"  # all that is stored of this prompt was restored
-    EVICTED = "evicted"  # more could be restored before something was evicted
-    NO_CHECKPOINT = "no_checkpoint"  # more is stored, but no row can be restored there
-
-
-@dataclass(slots=True, eq=False)
-class Match:
-    """What a prompt shares with the tree; pinned until it is released.
-
-    `length` tokens can be restored from `snapshot`; `common` tokens lie on a path of the tree;
-    `lost` tokens could have been restored before something was evicted (0: no more than now).
-    """
-
-    length: int = 0
-    common: int = 0
-    lost: int = 0
-    snapshot: Snapshot | None = None
-    why: Reason = Reason.FIRST_SEEN
-    pinned: Node | None = None
+__all__ = ["Match", "PrefixCache", "Reason"]
 
 
 @dataclass(slots=True)
 class Counts:
-    """What happened to the cache since it was made."""
+    """What happened to the cache since it was made; losses by cause are with the tombstones."""
 
     hits: int = 0
     misses: int = 0
@@ -67,7 +48,7 @@ class Counts:
 
 
 class PrefixCache:
-    """The tree, its limits and its counters. Lengths are tokens."""
+    """The tree, its limits and its counters. Lengths are tokens, `clock` tells seconds."""
 
     def __init__(
         self,
@@ -77,19 +58,19 @@ class PrefixCache:
         max_bytes: int,
         max_arrays: int = 400_000,
         minimum_gap: int = 16,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kind = kind
         self._limits = Limits(max_entries, max_bytes, max_arrays)
-        self._minimum_gap = minimum_gap
-        self._is_off = kind is CacheKind.UNCACHEABLE or max_entries == 0
-        self._tree = RadixTree()
-        self._tombstones = Tombstones()
+        self._clock = clock
+        self._tree = RadixTree(clock)
+        self._tombstones = Tombstones(clock=clock)
+        self._store = Store(self._tree, kind, self._limits, self._tombstones, minimum_gap)
         self._counts = Counts()
-        self._clock = 0
 
     def peek(self, tokens: TokenIds) -> int:
         """How many tokens a match would restore now; pins and touches nothing."""
-        return self._restorable(self._tree.find(tokens), len(tokens))[1]
+        return restorable(self._kind, self._tree.find(tokens), len(tokens))[1]
 
     def common(self, tokens: TokenIds) -> int:
         """How many tokens lie on a path of the tree, whether a row can be restored there or not."""
@@ -102,9 +83,12 @@ class PrefixCache:
     def match(self, tokens: TokenIds) -> Match:
         """What can be restored of a prompt. It counts as use and pins until released."""
         place = self._tree.find(tokens)
-        node, length = self._restorable(place, len(tokens))
+        node, length = restorable(self._kind, place, len(tokens))
         match = Match(length=length, common=place.length)
-        self._explain(match, len(tokens), self._tombstones.longest(tokens))
+        match.tell_what_goes_on(place)
+        match.explain(self._tombstones.longest(tokens), len(tokens))
+        if self._is_off():
+            match.why = Reason.OFF
         if not length:
             self._counts.misses += 1
             return match
@@ -113,7 +97,8 @@ class PrefixCache:
         match.snapshot = Snapshot(length=length, spans=spans, checkpoint=node.checkpoint)
         match.pinned = node
         node.pins += 1
-        self._touch(node)
+        node.hits += 1
+        self._tree.touch(node)
         return match
 
     def release(self, match: Match) -> None:
@@ -127,7 +112,12 @@ class PrefixCache:
             self._shrink()
 
     def reject(self, match: Match) -> None:
-        """Its restore failed: drop what it came from, so that it cannot fail again."""
+        """Its restore failed: drop what it came from, so that it cannot fail again.
+
+        Which of a path's spans was bad cannot be known. On sliceable models the deepest goes, and
+        with it all that stands on it: a bad span in a shared head is found level by level, as
+        each retry fails, but a good one there is not lost for a bad one below.
+        """
         node = match.pinned
         self._counts.failed_restores += 1
         if node is not None and node.parent is not None:
@@ -139,14 +129,17 @@ class PrefixCache:
                 self._tree.remove(node)
         self.release(match)
 
-    def wants(self, tokens: TokenIds, kind: EntryKind) -> bool:
-        """Whether an entry here would add anything; ask before capturing."""
-        if self._is_off or not len(tokens):
+    def wants(
+        self,
+        tokens: TokenIds,
+        kind: EntryKind,
+        holder: str | None = None,
+        shared: bool = True,
+    ) -> bool:
+        """Whether to capture here. False: not kept, or there already, and `hold` can mark it."""
+        if not len(tokens) or self._mark(kind, "", holder, shared) is None:
             return False
-        place = self._tree.find(tokens)
-        if self._kind is CacheKind.SLICEABLE:
-            return place.length < len(tokens)
-        return not self._is_near(place, len(tokens))
+        return self._store.there(self._tree.find(tokens), len(tokens)) is None
 
     def insert(
         self,
@@ -156,31 +149,81 @@ class PrefixCache:
         checkpoint: Checkpoint | None,
         kind: EntryKind,
         conversation: str,
+        holder: str | None = None,
+        shared: bool = True,
     ) -> bool:
         """Store the state after `tokens`; `span` covers [known, len), None where that is empty.
 
         True if a row can be restored from here afterwards (or, on sliceable models, from as much
         of it as fits). False: skipped and counted. `conversation` is a hint for retention.
+        `holder`'s live leaves that this one extends are replaced by it. Not `shared`: no entry,
+        goes when its last holder lets go.
         """
-        place = self._tree.find(tokens)
-        is_stored = False
-        if not self._is_off and self._is_exact(place, len(tokens), span, checkpoint):
-            if self._kind is CacheKind.SLICEABLE:
-                is_stored = self._store_span(place, tokens, span, kind, conversation)
-            elif checkpoint is not None:
-                is_stored = self._store_checkpoint(
-                    place, tokens, span, checkpoint, kind, conversation
-                )
+        mark = self._mark(kind, conversation, holder, shared)
+        newcomer = self._store.add(tokens, span, checkpoint, mark) if mark is not None else None
+        is_stored = newcomer is not None and self._settle(newcomer, tokens)
+        if newcomer is not None and is_stored and self._kind is CacheKind.CHECKPOINTED:
+            is_stored = newcomer.node.end == len(tokens)
         self._counts.skipped_captures += not is_stored
         return is_stored
 
+    def hold(
+        self,
+        tokens: TokenIds,
+        holder: str | None,
+        *,
+        kind: EntryKind = EntryKind.TURN_END,
+        conversation: str = "",
+        shared: bool = False,
+    ) -> bool:
+        """Mark state that is there already as `insert` would, without a capture; counts as use.
+
+        On models with checkpoints also one that is less than the minimum gap before the end of
+        `tokens`. False if there is none.
+        """
+        mark = self._mark(kind, conversation, holder, shared)
+        if mark is None or not len(tokens):
+            return False
+        newcomer = self._store.mark(self._tree.find(tokens), len(tokens), mark)
+        return newcomer is not None and self._settle(newcomer, tokens)
+
+    def let_go(self, holder: str, why: str) -> None:
+        """Drop a session's marks, and what neither another session nor the cache wants.
+
+        `why`: "idle", "reset" or "sessions". What is in use stays valid for who uses it.
+        """
+        for node in list(self._tree.held.get(holder, ())):
+            self._store.let_go(node, holder, Cause(why))
+
+    def held(self, holder: str) -> tuple[int, int]:
+        """Tokens of a session's latest live leaf; bytes that its live leaves share with nobody."""
+        nodes = list(self._tree.held.get(holder, ()))
+        return (nodes[-1].end if nodes else 0), own_path_bytes(nodes, holder)
+
+    def entries(self) -> tuple[EntryStatus, ...]:
+        """Every node of the tree, parents before their children."""
+        return tuple(entry_statuses(self._tree.nodes(), self._clock()))
+
+    def give_back(self, nbytes: int) -> int:
+        """Evict until `nbytes` were freed or all that is left is in use; how many were."""
+        before = self._tree.totals.bytes
+        self._shrink(limits=replace(self._limits, max_bytes=max(0, before - nbytes)))
+        return before - self._tree.totals.bytes
+
+    def set_max_bytes(self, max_bytes: int) -> None:
+        """Change the byte limit, and evict what is over it now."""
+        self._limits.max_bytes = max_bytes
+        self._shrink()
+
     def clear(self) -> None:
         """Forget everything, pinned or not; the counters stay. Works on a broken tree too."""
-        self._tree.abandon()
-        self._tree = RadixTree()
+        for node in self._tree.nodes():
+            if node.kind is not None:
+                self._tombstones.add(node, Cause.RESET)
+        self._tree.clear()
 
     def status(self) -> CacheStatus:
-        totals, counts = self._tree.totals, self._counts
+        totals, counts, lost = self._tree.totals, self._counts, self._tombstones.counts
         return CacheStatus(
             entries=totals.entries,
             max_entries=self._limits.max_entries,
@@ -192,9 +235,17 @@ class PrefixCache:
             checkpoints=totals.checkpoints,
             index_bytes=totals.index_bytes,
             arrays=totals.arrays,
+            max_arrays=self._limits.max_arrays,
+            live_leaves=totals.live_leaves,
             hits=counts.hits,
             misses=counts.misses,
             evicted_entries=counts.evicted_entries,
+            evicted_by_entries=lost[Cause.ENTRIES],
+            evicted_by_bytes=lost[Cause.BYTES],
+            evicted_by_arrays=lost[Cause.ARRAYS],
+            evicted_by_idle=lost[Cause.IDLE],
+            evicted_by_reset=lost[Cause.RESET],
+            evicted_by_sessions=lost[Cause.SESSIONS],
             thinned_checkpoints=counts.thinned_checkpoints,
             failed_restores=counts.failed_restores,
             skipped_captures=counts.skipped_captures,
@@ -207,146 +258,50 @@ class PrefixCache:
         sliceable = self._kind is CacheKind.SLICEABLE
         for node in nodes:
             assert (node.checkpoint is None) == (sliceable or node.kind is None), (
-                "an entry has a checkpoint exactly where the model needs one"
+                "a mark has a checkpoint exactly where the model needs one"
             )
-            assert not (sliceable and node.kind and node.children), "an entry was not superseded"
+            assert not (sliceable and node.is_shared and any(a.is_shared for a in node.above())), (
+                "an entry was not superseded"
+            )
+        held = self._tree.held.values()
+        assert all(len(leaves) <= MAX_BRANCHES for leaves in held), "too many branches are held"
         in_use = any(node.pins for node in nodes)
         assert in_use or self._limits.allow(self._tree.totals), "over a limit with nothing in use"
-        assert not (self._is_off and nodes), "something is stored though the cache is off"
+        assert not (self._kind is CacheKind.UNCACHEABLE and nodes), "stored though nothing can be"
 
-    def _restorable(self, place: Place, prompt_length: int) -> tuple[Node, int]:
-        """The deepest node a row can be restored from, and up to which length."""
-        node, most = place.node, min(place.length, prompt_length - 1)
-        if self._kind is CacheKind.SLICEABLE:
-            while node.parent is not None and node.start >= most:
-                node = node.parent
-            return node, max(0, most)
-        while node.parent is not None and (node.end > most or node.checkpoint is None):
-            node = node.parent
-        return node, node.end
+    def _is_off(self) -> bool:
+        """Whether nothing is reused: entries are, unless there are none, and live leaves."""
+        is_empty = not self._tree.totals.nodes
+        no_entries = self._limits.max_entries == 0
+        return self._kind is CacheKind.UNCACHEABLE or (no_entries and is_empty)
 
-    def _explain(self, match: Match, prompt_length: int, once_restorable: int) -> None:
-        if self._is_off:
-            match.why = Reason.OFF
-        elif once_restorable > match.length:
-            match.why, match.lost = Reason.EVICTED, once_restorable
-        elif not match.common:
-            match.why = Reason.FIRST_SEEN
-        elif match.length < min(match.common, prompt_length - 1):
-            match.why = Reason.NO_CHECKPOINT
-        else:
-            match.why = Reason.CONTINUES
+    def _mark(
+        self, kind: EntryKind, conversation: str, holder: str | None, shared: bool
+    ) -> Mark | None:
+        """What is to be stored; None if nobody wants it."""
+        shared = shared and self._limits.max_entries != 0
+        if self._kind is CacheKind.UNCACHEABLE or (holder is None and not shared):
+            return None
+        return Mark(kind, conversation, holder, shared)
 
-    @staticmethod
-    def _is_exact(
-        place: Place, length: int, span: Span | None, checkpoint: Checkpoint | None
-    ) -> bool:
-        covered = place.length + (span.length if span is not None else 0)
-        return covered == length > 0 and (checkpoint is None or checkpoint.length == length)
-
-    def _is_near(self, place: Place, length: int) -> bool:
-        """Whether a checkpoint on the path makes one at `length` superfluous."""
-        node = place.node
-        while node.parent is not None and (node.end > place.length or node.checkpoint is None):
-            node = node.parent
-        if node.parent is None:
-            return False
-        return node.end == length or length - node.end < self._minimum_gap
-
-    def _store_span(
-        self, place: Place, tokens: TokenIds, span: Span | None, kind: EntryKind, conversation: str
-    ) -> bool:
-        if span is None:
-            self._touch(place.node)
-            return True
-        keep = affordable_tokens(self._limits, self._tree.totals, place, span)
-        if not keep:
-            return False
-        if keep < span.length:
-            span, _ = span.split(keep)
-            tokens = tokens[: place.length + keep]
-        owner = self._conversation(conversation, place.node)
-        node = self._tree.extend(place, tokens, span)
-        self._tree.mark(node, kind, owner, None)
-        self._touch(node)
-        extended = node.parent
-        assert extended is not None
-        superseded = extended.kind, extended.conversation
-        self._tree.unmark(extended)
-        self._tree.tidy(extended)
-        return self._settle(node) or self._reinstate(extended, *superseded)
-
-    def _reinstate(self, node: Node, kind: EntryKind | None, conversation: str) -> bool:
-        """Give a superseded entry its place back, because its successor could not stay."""
-        if kind is not None and node.parent is not None and not node.children:
-            self._tree.mark(node, kind, conversation, None)
-        return False
-
-    def _store_checkpoint(
-        self,
-        place: Place,
-        tokens: TokenIds,
-        span: Span | None,
-        checkpoint: Checkpoint,
-        kind: EntryKind,
-        conversation: str,
-    ) -> bool:
-        if self._is_near(place, len(tokens)):
-            return self._strengthen(place, len(tokens), kind)
-        if is_over_large(self._limits, place, span, checkpoint):
-            return False
-        owner = self._conversation(conversation, place.node)
-        node = self._tree.extend(place, tokens, span)
-        self._tree.mark(node, kind, owner, checkpoint)
-        self._touch(node)
-        return self._settle(node)
-
-    def _strengthen(self, place: Place, length: int, kind: EntryKind) -> bool:
-        """A checkpoint that is there already takes the stronger of both kinds."""
-        node = place.node
-        if node.end != length or node.kind is None:
-            return False
-        if kind.strength > node.kind.strength:
-            node.kind = kind
-        self._touch(node)
-        return True
-
-    def _settle(self, node: Node) -> bool:
+    def _settle(self, newcomer: Newcomer, tokens: TokenIds) -> bool:
         """Bring the tree within its limits, if it must be at the newcomer's own cost."""
-        node.stored = self._clock
+        node = newcomer.node
         self._shrink(node)
         if not self._limits.allow(self._tree.totals):
             self._shrink()
-        return node.parent is not None
+        is_restorable = self._kind is CacheKind.SLICEABLE or node.checkpoint is not None
+        if node.parent is not None and is_restorable:
+            return True
+        self._store.put_back(newcomer.gave_way)
+        self._tombstones.add_unkept(tokens)
+        return False
 
-    def _shrink(self, newcomer: Node | None = None) -> None:
-        shrink = Shrink(self._tree, self._limits, newcomer, self._tombstones)
-        run: Callable[[], None] = (
-            shrink.sliceable if self._kind is CacheKind.SLICEABLE else shrink.checkpointed
-        )
-        run()
+    def _shrink(self, newcomer: Node | None = None, limits: Limits | None = None) -> None:
+        shrink = Shrink(self._tree, limits or self._limits, newcomer, self._tombstones)
+        if self._kind is CacheKind.SLICEABLE:
+            shrink.sliceable()
+        else:
+            shrink.checkpointed()
         self._counts.evicted_entries += shrink.dropped
         self._counts.thinned_checkpoints += shrink.thinned
-
-    def _conversation(self, name: str, extended: Node) -> str:
-        """Whose entry this is: `name`'s, or, if that is new here, that of the entry it extends.
-
-        Anonymous requests name a conversation anew with each turn. It goes on from an entry that
-        is the latest of its kind; from an older one, a conversation of its own has forked.
-        """
-        conversations = self._tree.conversations
-        if name in conversations:
-            return name
-        for node in reversed(extended.path()):
-            if node.kind is not None and node.kind not in SHARED_KINDS:
-                rivals = (other for other in conversations[node.conversation] if other is not node)
-                is_latest = all(
-                    other.stored < node.stored for other in rivals if other.kind is node.kind
-                )
-                return node.conversation if is_latest else name
-        return name
-
-    def _touch(self, node: Node) -> None:
-        self._clock += 1
-        for on_path in node.path():
-            on_path.used, on_path.spared = self._clock, 0

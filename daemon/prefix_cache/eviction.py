@@ -3,13 +3,17 @@
 Checkpointed models, in this order, one node at a time until the limits hold:
 1. The conversation that holds the most gives up the checkpoint whose loss costs the fewest tokens
    to read again per byte, as long as it has one that its next turn does not need (`surplus`).
-2. The conversation that holds the most gives up its weakest (`EntryKind.strength`), as long as it
-   keeps one. A newcomer is not paid for with something stronger of its own conversation.
-3. The least recently used leaf goes.
+2. The conversation that holds the most gives up its weakest (`worth.rank`), as long as it keeps
+   one. A newcomer is not paid for with something stronger of its own conversation.
+3. The least recently used leaf goes; live leaves after all others.
 4. Whatever is not in use goes, the cheapest first: only the newcomer's own path is left.
 
 Sliceable models know step 3 only, and there whole blocks are cut off a leaf's tail, so that a
 conversation is shortened before it is lost. Only the entry limit drops a leaf at once.
+
+The entry limit counts entries, not live leaves: what a session holds only stops being an entry
+for it, and what is no entry does not go for it. A session whose live leaf is thinned away holds
+the nearest entry of its conversation above instead.
 
 In steps 2 and 3 small fry goes instead: a leaf that costs less than an eighth of the victim to
 read again, as long as all that went in the victim's place since its last use costs less than the
@@ -26,38 +30,21 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from daemon.prefix_cache.radix_tree import TOKEN_BYTES, Node, RadixTree, Totals
+from daemon.prefix_cache.limits import Limits, blocks_within
+from daemon.prefix_cache.nodes import Node
+from daemon.prefix_cache.radix_tree import RadixTree
 from daemon.prefix_cache.tombstones import Tombstones
 from daemon.prefix_cache.worth import (
     cost_per_byte,
+    entry_above,
     own_entries,
     rank,
     surplus,
     tokens_lost,
     weakness,
 )
-from mlx_backend.interface import Span
 
 SMALL_FRY = 1 / 8
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the tree may hold; `max_entries` None is no limit."""
-
-    max_entries: int | None
-    max_bytes: int
-    max_arrays: int
-
-    def allow(self, totals: Totals) -> bool:
-        return (
-            totals.bytes <= self.max_bytes
-            and totals.arrays <= self.max_arrays
-            and not self.too_many(totals)
-        )
-
-    def too_many(self, totals: Totals) -> bool:
-        return self.max_entries is not None and totals.entries > self.max_entries
 
 
 @dataclass(slots=True)
@@ -92,53 +79,58 @@ class Shrink:
     def _is_over(self) -> bool:
         return not self.limits.allow(self.tree.totals)
 
-    def _thin_surplus(self) -> None:
-        found = {
-            name: free
-            for name, entries in self.tree.conversations.items()
-            if (free := self._free(surplus(entries)))
-        }
-        while found and self._is_over():
-            name = max(found, key=self._held)
-            self._thin(min(found[name], key=cost_per_byte))
-            found[name] = self._free(surplus(self.tree.conversations.get(name, ())))
-            if not found[name]:
-                del found[name]
+    def _too_many(self) -> bool:
+        return self.limits.too_many(self.tree.totals)
 
-    def _thin_to_one(self) -> None:
-        rich = [
-            name for name, held in self.tree.conversations.items() if len(own_entries(held)) > 1
-        ]
+    def _thin_surplus(self) -> None:
+        rich = [name for name in self.tree.conversations if self._to_spare(name)]
         while rich and self._is_over():
             name = max(rich, key=self._held)
-            entries = own_entries(self.tree.conversations.get(name, ()))
+            free = self._to_spare(name)
+            if free:
+                self._thin(min(free, key=cost_per_byte))
+            else:
+                rich.remove(name)
+
+    def _thin_to_one(self) -> None:
+        rich = [name for name in self.tree.conversations if len(self._counting(name)) > 1]
+        while rich and self._is_over():
+            name = max(rich, key=self._held)
+            entries = self._counting(name)
             free = [node for node in self._free(entries) if not self._is_too_dear(node)]
             if len(entries) < 2 or not free:
                 rich.remove(name)
                 continue
             victim = min(free, key=weakness)
-            fry = self._small_fry(victim)
+            fry = None if self._need_not_go(victim) else self._small_fry(victim)
             if fry is None:
                 self._thin(victim)
             else:
                 self._drop(fry)
 
     def _drop_leaves(self, *, shorten: bool) -> None:
-        order = [(leaf.used, leaf.stored, id(leaf), leaf) for leaf in self._free(self.tree.leaves)]
+        order = [_in_order(node) for node in self._free(self._droppable(shorten))]
         heapq.heapify(order)
         while order and self._is_over():
-            leaf = order[0][-1]
-            if leaf not in self.tree.leaves:
+            node = order[0][-1]
+            is_leaf = node in self.tree.leaves
+            if not self._may_go(node) or not (is_leaf or self._need_not_go(node)):
                 heapq.heappop(order)
+            elif self._need_not_go(node):
+                self._unshare(node)
+            elif shorten and not self._too_many() and self._shorten(node):
                 continue
-            shortens = shorten and not self.limits.too_many(self.tree.totals)
-            if shortens and self._shorten(leaf):
-                continue
-            victim = None if shortens else self._small_fry(leaf)
-            if victim is None:
-                victim = heapq.heappop(order)[-1]
-            for bared in self._drop(victim):
-                heapq.heappush(order, (bared.used, bared.stored, id(bared), bared))
+            else:
+                victim = None if shorten and not self._too_many() else self._small_fry(node)
+                for bared in self._drop(victim or node):
+                    heapq.heappush(order, _in_order(bared))
+
+    def _droppable(self, shorten: bool) -> Iterable[Node]:
+        """Leaves; on sliceable models also entries that only a live leaf goes on from."""
+        yield from self.tree.leaves
+        if shorten and self._too_many():
+            for entries in self.tree.conversations.values():
+                yield from (node for node in entries if node.children)
 
     def _thin_anything(self) -> None:
         while self._is_over():
@@ -146,7 +138,7 @@ class Shrink:
             free = self._free(entries)
             if not free:
                 return
-            self._thin(min(free, key=cost_per_byte))
+            self._thin(min(free, key=lambda node: (bool(node.holders), cost_per_byte(node))))
 
     def _shorten(self, leaf: Node) -> bool:
         """Cut as many blocks off the tail as the limits ask for; False if all would go."""
@@ -159,7 +151,7 @@ class Shrink:
         )
         if not 0 < keep < len(leaf.edge):
             return False
-        self.tombstones.add(leaf)
+        self.tombstones.add(leaf, limits.broken_by(totals))
         self.tree.cut_tail(leaf, keep)
         return True
 
@@ -179,26 +171,67 @@ class Shrink:
         return None
 
     def _cost(self, node: Node) -> float:
-        too_many = self.limits.too_many(self.tree.totals)
-        return float(tokens_lost(node)) if too_many else cost_per_byte(node)
+        return float(tokens_lost(node)) if self._too_many() else cost_per_byte(node)
 
     def _thin(self, node: Node) -> None:
-        self.tombstones.add(node)
+        """Take a node's mark; sessions that held it fall back to the entry above."""
+        if self._need_not_go(node):
+            self._unshare(node)
+            return
+        self._lose(node)
+        above = entry_above(node)
+        holders = node.holders if above and above.conversation == node.conversation else ()
         self.tree.unmark(node)
+        for holder in holders:
+            assert above is not None
+            self.tree.hold(above, holder)
         self.tree.tidy(node)
         self.thinned += 1
 
     def _drop(self, leaf: Node) -> list[Node]:
         """Remove a leaf; what became a leaf by that and may go too."""
-        self.tombstones.add(leaf)
+        if self._need_not_go(leaf):
+            self._unshare(leaf)
+            return []
+        self._lose(leaf)
         above = leaf.path()[:-1]
         self.tree.remove(leaf)
         self.dropped += 1
         return self._free(node for node in above if node in self.tree.leaves)
 
+    def _lose(self, node: Node) -> None:
+        cause = self.limits.broken_by(self.tree.totals)
+        self.tombstones.add(node, cause)
+        self.tombstones.counts[cause] += 1
+
+    def _need_not_go(self, node: Node) -> bool:
+        """Whether its state stays though it is no entry any more: that serves the entry limit."""
+        stays = node.holders or (node.children and node.checkpoint is None)
+        return bool(stays) and node.is_shared and self._too_many()
+
+    def _unshare(self, node: Node) -> None:
+        self.tree.share(node, False)
+        if not node.holders:
+            self.tree.unmark(node)
+            self.tree.tidy(node)
+
     def _free(self, nodes: Iterable[Node]) -> list[Node]:
-        """Those that may go; the newcomer never does."""
-        return [node for node in nodes if not node.pins and node is not self.newcomer]
+        return [node for node in nodes if self._may_go(node)]
+
+    def _may_go(self, node: Node) -> bool:
+        """Nothing in use, never the newcomer, and nothing whose loss would not help."""
+        if node.pins or node is self.newcomer or node.parent is None:
+            return False
+        return node.is_shared or self.limits.too_large(self.tree.totals)
+
+    def _to_spare(self, name: str) -> list[Node]:
+        return self._free(surplus(self.tree.conversations.get(name, ())))
+
+    def _counting(self, name: str) -> list[Node]:
+        """A conversation's entries, as far as they count for the limit that is exceeded."""
+        entries = own_entries(self.tree.conversations.get(name, ()))
+        is_large = self.limits.too_large(self.tree.totals)
+        return [node for node in entries if is_large or node.is_shared]
 
     def _is_too_dear(self, node: Node) -> bool:
         newcomer = self.newcomer
@@ -214,14 +247,6 @@ class Shrink:
         return len(own_entries(entries)), -max((node.used for node in entries), default=0)
 
 
-def blocks_within(span: Span, max_bytes: int, max_arrays: int) -> int:
-    """How many tokens of a span, in whole blocks from its start, fit together with their ids."""
-    lengths = span.block_lengths()
-    token_bytes = span.nbytes / span.length + TOKEN_BYTES
-    block_arrays = span.array_count / len(lengths)
-    kept = 0
-    for count, length in enumerate(lengths, start=1):
-        if (kept + length) * token_bytes > max_bytes or count * block_arrays > max_arrays:
-            break
-        kept += length
-    return kept
+def _in_order(leaf: Node) -> tuple[bool, int, int, int, Node]:
+    """Live leaves last, and then the least recently used first."""
+    return bool(leaf.holders), leaf.used, leaf.stored, leaf.number, leaf

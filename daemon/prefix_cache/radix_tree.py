@@ -1,12 +1,13 @@
 """A compressed radix tree over token ids: edges own spans, nodes may own a checkpoint.
 
-Structure and sums only; what is worth keeping is decided in `eviction`, what may be stored and
-what a match restores in `cache`.
+Structure, marks and sums only; what is worth keeping is decided in `eviction`, what may be stored
+in `storing`, what a match restores in `matching`.
 
 Invariants (`check` walks them all):
 * A node's path spells its tokens; `end` is the path's length. The root is empty and owns nothing.
 * `span.length == len(edge)` for every node but the root; `checkpoint.length == end`.
-* A node is there for a reason: it is an entry, a fork, or pinned. Others are merged or removed.
+* A node is there for a reason: it is marked, a fork, or pinned. Others are merged or removed.
+* A marked node is shared or held, or both. `held` and `conversations` list the marked nodes.
 * `totals` is the sum over the nodes.
 
 A split keeps the lower half's identity and a merge the child's, so whoever holds a node (a pin)
@@ -15,108 +16,38 @@ keeps holding the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 import numpy as np
 
-from daemon.prefix_cache.checkpoints import EntryKind
+from daemon.prefix_cache.nodes import Mark, Node, Place, Totals, common_length
 from mlx_backend.interface import Checkpoint, Span
 from mlx_backend.messages import TokenIds
-
-TOKEN_BYTES = 4
-"""The index's bytes for one token: its id."""
-
-NODE_BYTES = 700
-"""The index's own bytes for one node beside its ids: objects, dictionaries, array header."""
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """The end of an edge. An entry has a `kind`; `used` and `stored` are logical times.
-
-    `spared`: tokens that went in this node's place since it was used.
-    """
-
-    edge: TokenIds
-    span: Span | None
-    end: int
-    parent: Node | None = None
-    children: dict[int, Node] = field(default_factory=dict)
-    checkpoint: Checkpoint | None = None
-    kind: EntryKind | None = None
-    conversation: str = ""
-    pins: int = 0
-    used: int = 0
-    stored: int = 0
-    spared: int = 0
-
-    @property
-    def start(self) -> int:
-        return self.end - len(self.edge)
-
-    @property
-    def is_fork(self) -> bool:
-        return len(self.children) > 1
-
-    def path(self) -> list[Node]:
-        """From below the root down to this node."""
-        nodes: list[Node] = []
-        node = self
-        while node.parent is not None:
-            nodes.append(node)
-            node = node.parent
-        nodes.reverse()
-        return nodes
-
-
-@dataclass(slots=True)
-class Totals:
-    """What the tree holds. Tokens and bytes count each shared prefix once."""
-
-    nodes: int = 0
-    tokens: int = 0
-    entries: int = 0
-    checkpoints: int = 0
-    arrays: int = 0
-    span_bytes: int = 0
-    checkpoint_bytes: int = 0
-    index_bytes: int = 0
-
-    @property
-    def bytes(self) -> int:
-        return self.span_bytes + self.checkpoint_bytes + self.index_bytes
-
-    def add(self, node: Node, sign: int = 1) -> None:
-        self.nodes += sign
-        self.tokens += sign * len(node.edge)
-        self.entries += sign * (node.kind is not None)
-        self.index_bytes += sign * (NODE_BYTES + node.edge.nbytes)
-        if node.span is not None:
-            self.span_bytes += sign * node.span.nbytes
-            self.arrays += sign * node.span.array_count
-        if node.checkpoint is not None:
-            self.checkpoints += sign
-            self.checkpoint_bytes += sign * node.checkpoint.nbytes
-            self.arrays += sign * node.checkpoint.array_count
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a prompt leaves the tree: after `length` tokens, inside or at the end of `node`."""
-
-    node: Node
-    length: int
 
 
 class RadixTree:
     """See the module. All token arrays are int32 and are copied before they are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._uses = 0
+        self._made = 0
+        self._begin()
+
+    def clear(self) -> None:
+        """Detach every node, whatever state the tree is in, and begin anew."""
+        for node in list(self.nodes()):
+            node.parent = None
+        self._begin()
+
+    def _begin(self) -> None:
         self.root = Node(edge=np.empty(0, dtype=np.int32), span=None, end=0)
         self.totals = Totals()
         self.leaves: dict[Node, None] = {}
         self.conversations: dict[str, dict[Node, None]] = {}
+        self.held: dict[str, dict[Node, None]] = {}
 
     def find(self, tokens: TokenIds) -> Place:
         """The longest way into the tree that `tokens` spell."""
@@ -136,38 +67,73 @@ class RadixTree:
 
         `span` covers the tokens behind `place` and becomes the tree's; None if there are none.
         """
-        node = self._node_at(place)
+        node = self.node_at(place)
         if span is None:
             return node
         edge = np.array(tokens[place.length :], dtype=np.int32)
-        leaf = Node(edge=edge, span=span, end=len(tokens), parent=node)
+        leaf = self._made_now(Node(edge=edge, span=span, end=len(tokens), parent=node))
         node.children[int(edge[0])] = leaf
         self.leaves.pop(node, None)
         self.leaves[leaf] = None
         self.totals.add(leaf)
         return leaf
 
-    def mark(
-        self, node: Node, kind: EntryKind, conversation: str, checkpoint: Checkpoint | None
-    ) -> None:
-        """Make `node` an entry; what it was before is replaced."""
-        self.unmark(node)
+    def node_at(self, place: Place) -> Node:
+        """The node that ends at `place`; the edge is cut there if need be."""
+        if place.length == place.node.end:
+            return place.node
+        return self._split(place.node, place.length - place.node.start)
+
+    def touch(self, node: Node) -> None:
+        """It was used just now, and all that it stands on."""
+        self._uses += 1
+        now = self._clock()
+        for on_path in node.path():
+            on_path.used, on_path.used_at, on_path.spared = self._uses, now, 0
+
+    def mark(self, node: Node, mark: Mark, checkpoint: Checkpoint | None) -> None:
+        """Make a plain node an entry or a live leaf, or both."""
+        assert node.kind is None
         self.totals.add(node, -1)
-        node.kind, node.conversation, node.checkpoint = kind, conversation, checkpoint
+        node.kind, node.conversation, node.checkpoint = mark.kind, mark.conversation, checkpoint
+        node.is_shared, node.stored = mark.shared, self._uses
         self.totals.add(node)
-        self.conversations.setdefault(conversation, {})[node] = None
+        self.conversations.setdefault(mark.conversation, {})[node] = None
+        if mark.holder is not None:
+            self.hold(node, mark.holder)
 
     def unmark(self, node: Node) -> None:
         """Make `node` a plain node; its checkpoint is dropped. The caller tidies."""
         if node.kind is None:
             return
+        for holder in node.holders:
+            self.let_go(node, holder)
         self.totals.add(node, -1)
-        node.kind, node.checkpoint = None, None
+        _take_off_list(self.conversations, node.conversation, node)
+        node.kind, node.conversation = None, ""
+        node.checkpoint, node.is_shared = None, False
         self.totals.add(node)
-        entries = self.conversations[node.conversation]
-        del entries[node]
-        if not entries:
-            del self.conversations[node.conversation]
+
+    def share(self, node: Node, is_shared: bool) -> None:
+        """Count a marked node among the entries, or no longer."""
+        self.totals.entries += is_shared - node.is_shared
+        node.is_shared = is_shared
+
+    def hold(self, node: Node, holder: str) -> None:
+        """Make a marked node the latest live leaf of a session."""
+        assert node.kind is not None
+        self.let_go(node, holder)
+        self.totals.live_leaves += not node.holders
+        node.holders += (holder,)
+        self.held.setdefault(holder, {})[node] = None
+
+    def let_go(self, node: Node, holder: str) -> None:
+        """Take back one session's mark. The caller unmarks what nobody wants any more."""
+        if holder not in node.holders:
+            return
+        node.holders = tuple(other for other in node.holders if other != holder)
+        self.totals.live_leaves -= not node.holders
+        _take_off_list(self.held, holder, node)
 
     def tidy(self, node: Node) -> None:
         """Merge or remove `node`, and what is above it, where no reason to exist is left."""
@@ -185,7 +151,7 @@ class RadixTree:
         """Drop `node` and everything below it, pinned or not."""
         parent = node.parent
         assert parent is not None
-        for below in list(self._below(node)):
+        for below in list(node.below()):
             self.unmark(below)
             self.leaves.pop(below, None)
             self.totals.add(below, -1)
@@ -206,48 +172,33 @@ class RadixTree:
         leaf.edge = leaf.edge[:length].copy()
         self.totals.add(leaf)
 
-    def abandon(self) -> None:
-        """Detach every node, whatever state the tree is in; the tree must not be used again."""
-        for node in list(self.nodes()):
-            node.parent = None
-
     def nodes(self) -> Iterator[Node]:
-        """All nodes but the root."""
+        """All nodes but the root, parents first."""
         for child in self.root.children.values():
-            yield from self._below(child)
+            yield from child.below()
 
     def check(self) -> None:
         """Walk every invariant of the structure; AssertionError names the one that is broken."""
+        nodes = list(self.nodes())
         sums = Totals()
-        leaves: set[Node] = set()
-        entries: set[Node] = set()
-        for node in self.nodes():
+        for node in nodes:
             _check_node(node)
             sums.add(node)
-            if not node.children:
-                leaves.add(node)
-            if node.kind is not None:
-                entries.add(node)
-                assert node in self.conversations[node.conversation], "an entry is not listed"
         for name in (total.name for total in fields(Totals)):
             counted, kept = getattr(sums, name), getattr(self.totals, name)
             assert counted == kept, f"{name}: {kept} kept, {counted} counted"
+        leaves = {node for node in nodes if not node.children}
         assert leaves == set(self.leaves), "the leaves listed are not the leaves"
-        listed = [node for held in self.conversations.values() for node in held]
-        assert len(listed) == len(entries), "a conversation lists a node that is no entry"
+        marked = {(node.conversation, node) for node in nodes if node.kind is not None}
+        assert marked == _listed(self.conversations), "conversations do not list what is marked"
+        held = {(holder, node) for node in nodes for holder in node.holders}
+        assert held == _listed(self.held), "sessions do not list what they hold"
 
-    @staticmethod
-    def _below(node: Node) -> Iterator[Node]:
-        pending = [node]
-        while pending:
-            node = pending.pop()
-            pending.extend(node.children.values())
-            yield node
-
-    def _node_at(self, place: Place) -> Node:
-        if place.length == place.node.end:
-            return place.node
-        return self._split(place.node, place.length - place.node.start)
+    def _made_now(self, node: Node) -> Node:
+        self._made += 1
+        node.number, node.made_at = self._made, self._clock()
+        node.used_at = node.made_at
+        return node
 
     def _split(self, node: Node, at: int) -> Node:
         """Cut an edge after `at` of its tokens; the new upper node is returned."""
@@ -255,13 +206,9 @@ class RadixTree:
         assert node.parent is not None
         first, rest = node.span.split(at)
         self.totals.add(node, -1)
-        upper = Node(
-            edge=node.edge[:at].copy(),
-            span=first,
-            end=node.start + at,
-            parent=node.parent,
-            used=node.used,
-        )
+        edge, end = node.edge[:at].copy(), node.start + at
+        upper = self._made_now(Node(edge=edge, span=first, end=end, parent=node.parent))
+        upper.used, upper.used_at = node.used, node.used_at
         node.parent.children[int(upper.edge[0])] = upper
         node.edge, node.span, node.parent = node.edge[at:].copy(), rest, upper
         upper.children[int(node.edge[0])] = node
@@ -296,16 +243,19 @@ class RadixTree:
             self.leaves[parent] = None
 
 
-def common_length(edge: TokenIds, tokens: TokenIds) -> int:
-    """How many tokens the two have in common from their start."""
-    length = min(len(edge), len(tokens))
-    differs = edge[:length] != tokens[:length]
-    first = int(differs.argmax()) if length else 0
-    return first if length and differs[first] else length
+def _take_off_list(lists: dict[str, dict[Node, None]], name: str, node: Node) -> None:
+    del lists[name][node]
+    if not lists[name]:
+        del lists[name]
+
+
+def _listed(lists: dict[str, dict[Node, None]]) -> set[tuple[str, Node]]:
+    assert all(lists.values()), "an empty list is kept"
+    return {(name, node) for name, nodes in lists.items() for node in nodes}
 
 
 def _check_node(node: Node) -> None:
-    parent = node.parent
+    parent, is_marked = node.parent, node.kind is not None
     assert parent is not None, "a node in the tree has no parent"
     assert len(node.edge) > 0, "an edge is empty"
     assert parent.children.get(int(node.edge[0])) is node, "a child is filed under another token"
@@ -313,8 +263,8 @@ def _check_node(node: Node) -> None:
     assert node.span is not None, "an edge has no span"
     assert node.span.length == len(node.edge), "a span's length is not its edge's"
     assert node.checkpoint is None or node.checkpoint.length == node.end, "checkpoint off its node"
-    assert node.checkpoint is None or node.kind is not None, "a checkpoint without an entry"
+    assert node.checkpoint is None or is_marked, "a checkpoint without a mark"
+    assert is_marked == (node.is_shared or bool(node.holders)), "a mark that nobody asked for"
     assert node.pins >= 0, "a pin was taken back twice"
     assert node.used <= parent.used or parent.parent is None, "a child was used after its parent"
-    has_reason = node.kind is not None or node.pins > 0 or node.is_fork
-    assert has_reason, "a node without a reason to exist"
+    assert is_marked or node.pins > 0 or node.is_fork, "a node without a reason to exist"

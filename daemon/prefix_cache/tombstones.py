@@ -1,4 +1,4 @@
-"""What was evicted lately, so that "read again" can be told from "seen for the first time".
+"""What was lost lately, and why, so that "read again" can be told from "seen for the first time".
 
 A tombstone is an offset and the last tokens before it: enough to explain with, and no more is
 done with it. There are few of them and each is small, whatever they stand for.
@@ -6,40 +6,81 @@ done with it. There are few of them and each is small, whatever they stand for.
 
 from __future__ import annotations
 
-from daemon.prefix_cache.radix_tree import Node
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from daemon.prefix_cache.nodes import Node
 from mlx_backend.messages import TokenIds
 
 TAIL_TOKENS = 64
 
 
+class Cause(StrEnum):
+    """Why something that was read cannot be restored (any more)."""
+
+    ENTRIES = "entries"  # more entries than allowed
+    BYTES = "bytes"  # more bytes than allowed, or somebody else needed them
+    ARRAYS = "arrays"  # more device arrays than allowed
+    IDLE = "idle"  # the session that held it was idle for too long
+    RESET = "reset"  # the session was reset or deleted, or the cache cleared
+    SESSIONS = "sessions"  # more sessions, or more branches of one, than are kept
+    NOT_KEPT = "not_kept"  # never stored: too large for the limits
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`length` tokens of a prompt could be restored until `seconds` ago."""
+
+    length: int
+    cause: Cause
+    seconds: float
+
+
 class Tombstones:
-    """At most `capacity` of them, the oldest forgotten first."""
+    """At most `capacity` of them, the oldest forgotten first; and counts that forget nothing."""
 
-    def __init__(self, capacity: int = 256) -> None:
+    def __init__(self, capacity: int = 256, clock: Callable[[], float] = time.monotonic) -> None:
+        self.counts: Counter[Cause] = Counter()
         self._capacity = capacity
-        self._tails: dict[tuple[int, bytes], None] = {}
+        self._clock = clock
+        self._graves: dict[tuple[int, bytes], tuple[Cause, float]] = {}
 
-    def add(self, node: Node) -> None:
-        """Call while `node` is still in its tree."""
+    def add(self, node: Node, cause: Cause) -> None:
+        """A node's state is about to be lost, or part of it. Call while it is in its tree."""
         tail, length = [node.edge[-TAIL_TOKENS:]], min(len(node.edge), TAIL_TOKENS)
-        above = node.parent
-        while above is not None and length < min(TAIL_TOKENS, node.end):
+        for above in node.above():
+            if length >= TAIL_TOKENS:
+                break
             tail.append(above.edge[-(TAIL_TOKENS - length) :])
             length += len(tail[-1])
-            above = above.parent
-        key = (node.end, b"".join(part.tobytes() for part in reversed(tail)))
-        self._tails.pop(key, None)
-        self._tails[key] = None
-        if len(self._tails) > self._capacity:
-            del self._tails[next(iter(self._tails))]
+        self._bury(node.end, b"".join(part.tobytes() for part in reversed(tail)), cause)
 
-    def longest(self, tokens: TokenIds) -> int:
-        """How much of a prompt could have been restored before something was evicted."""
-        return max(
+    def add_unkept(self, tokens: TokenIds) -> None:
+        """What was read up to here was too large to be stored, or all of it to be."""
+        self._bury(len(tokens), tokens[-TAIL_TOKENS:].tobytes(), Cause.NOT_KEPT)
+
+    def longest(self, tokens: TokenIds) -> Loss | None:
+        """The most of a prompt that could have been restored before something was lost."""
+        found = max(
             (
-                end
-                for end, tail in self._tails
-                if end < len(tokens) and tokens[max(0, end - TAIL_TOKENS) : end].tobytes() == tail
+                grave
+                for grave in self._graves
+                if grave[0] < len(tokens)
+                and tokens[max(0, grave[0] - TAIL_TOKENS) : grave[0]].tobytes() == grave[1]
             ),
-            default=0,
+            key=lambda grave: grave[0],
+            default=None,
         )
+        if found is None:
+            return None
+        cause, buried_at = self._graves[found]
+        return Loss(found[0], cause, self._clock() - buried_at)
+
+    def _bury(self, end: int, tail: bytes, cause: Cause) -> None:
+        self._graves.pop((end, tail), None)
+        self._graves[end, tail] = cause, self._clock()
+        if len(self._graves) > self._capacity:
+            del self._graves[next(iter(self._graves))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from daemon.prefix_cache.checkpoints import EntryKind
-from daemon.prefix_cache.radix_tree import Node
+from daemon.prefix_cache.nodes import Node
 
 BRANCH_ENDS = frozenset({EntryKind.USER_END, EntryKind.STABLE_END})
 """Where a branch of a conversation is taken up again, however long it has been quiet."""
@@ -20,7 +20,8 @@ def surplus(entries: Iterable[Node]) -> list[Node]:
     """Entries whose loss the conversation's next turn does not notice, if it just goes on.
 
     A fork is never one, nor is the latest of its kind. A branch that stopped keeps its last user
-    message's end too: with sub-agents, one conversation has several branches that go on.
+    message's end too: with sub-agents, one conversation has several branches that go on. So does
+    one that lives in its session's live leaf only.
     """
     own = own_entries(entries)
     latest: dict[EntryKind | None, Node] = {}
@@ -35,16 +36,16 @@ def surplus(entries: Iterable[Node]) -> list[Node]:
         node
         for node in own
         if node.kind is EntryKind.INTERVAL
-        or (latest[node.kind] is not node and (node in passed or node.kind not in BRANCH_ENDS))
+        or (latest[node.kind] is not node and (node in passed or not _ends_branch(node)))
     ]
 
 
 def entry_above(node: Node, kind: EntryKind | None = None) -> Node | None:
     """The nearest entry (of that kind) above `node`."""
-    above = node.parent
-    while above is not None and (above.kind is None or (kind and above.kind is not kind)):
-        above = above.parent
-    return above
+    for above in node.above():
+        if above.kind is not None and (kind is None or above.kind is kind):
+            return above
+    return None
 
 
 def tokens_lost(node: Node) -> int:
@@ -62,8 +63,9 @@ def cost_per_byte(node: Node) -> float:
 
 
 def rank(node: Node) -> int:
-    """Strength; a head that nobody shares is worth what its tokens are, like a user's end."""
-    if node.kind is EntryKind.HEAD:
+    """Strength, but a user's end for a head that nobody shares, which is worth what its tokens
+    are, and for a live leaf that is no entry, which may be all that its session has."""
+    if node.kind is EntryKind.HEAD or (node.kind and not node.is_shared):
         return EntryKind.USER_END.strength
     return node.kind.strength if node.kind else -1
 
@@ -71,3 +73,7 @@ def rank(node: Node) -> int:
 def weakness(node: Node) -> tuple[int, float]:
     """Orders what a conversation gives up: the least comes first."""
     return rank(node), cost_per_byte(node)
+
+
+def _ends_branch(node: Node) -> bool:
+    return node.kind in BRANCH_ENDS or not node.is_shared

@@ -14,7 +14,7 @@ import pytest
 
 from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.prefix_cache.checkpoints import EntryKind, checkpoint_offsets
-from daemon.prefix_cache.radix_tree import NODE_BYTES
+from daemon.prefix_cache.nodes import NODE_BYTES
 from mlx_backend.messages import CacheKind, Marks, Prompt, TokenIds, token_ids
 from tests.fakes import FakeCheckpoint, FakeSpan
 
