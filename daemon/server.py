@@ -73,7 +73,38 @@ def _refused_port(port: int, error: OSError) -> str:
 
 
 class JsonProtocol(H11Protocol):
-    """HTTP/1.1 that refuses what it cannot parse in the same form as every other error."""
+    """HTTP/1.1 that refuses what it cannot parse in the same form as every other error.
+
+    A connection that does not get a request's head together is closed like one that is idle:
+    uvicorn would wait for it without end, and each holds one of the files a process may open.
+    """
+
+    _head_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._drop_deadline()
+
+    def _watch_head(self) -> None:
+        """The deadline counts from the connection's or the head's first byte, not from its last."""
+        if self.conn.their_state is not h11.IDLE:
+            self._drop_deadline()
+        elif self._head_deadline is None:
+            close = self.timeout_keep_alive_handler
+            self._head_deadline = self.loop.call_later(self.timeout_keep_alive, close)
+
+    def _drop_deadline(self) -> None:
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
 
     def send_400_response(self, msg: str) -> None:
         body = dump(error_fields(BadRequest(msg, code="invalid_http")))
@@ -96,9 +127,13 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, app: ASGIApp, close: Callable[[float], Awaitable[None]], grace_seconds: float
+        self,
+        app: ASGIApp,
+        close: Callable[[float], Awaitable[None]],
+        grace_seconds: float,
+        keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
     ) -> None:
-        super().__init__(_configuration(app))
+        super().__init__(_configuration(app, keep_alive_seconds))
         self._close = close
         self._grace_seconds = grace_seconds
         self._stopping = asyncio.Event()
@@ -149,7 +184,7 @@ class Server(uvicorn.Server):
         return unfinished
 
 
-def _configuration(app: ASGIApp) -> uvicorn.Config:
+def _configuration(app: ASGIApp, keep_alive_seconds: int) -> uvicorn.Config:
     """Values for all that uvicorn would otherwise take from the environment."""
     return uvicorn.Config(
         app,
@@ -166,5 +201,5 @@ def _configuration(app: ASGIApp) -> uvicorn.Config:
         forwarded_allow_ips=[],
         server_header=False,
         date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=keep_alive_seconds,
     )

@@ -1,11 +1,15 @@
 """The port: loopback only, and taken is said."""
 
+import asyncio
 import socket
+from contextlib import suppress
+from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from daemon.errors import ConfigurationError
-from daemon.server import bind_loopback
+from daemon.server import Server, bind_loopback
 from tests.e2e.processes import free_port
 
 
@@ -28,3 +32,49 @@ def test_a_port_that_is_taken_on_either_address_is_refused(address: str) -> None
         pytest.skip(f"this machine has no {address}")
     with other, pytest.raises(ConfigurationError, match="is taken"):
         bind_loopback(other.getsockname()[1])
+
+
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def test_a_connection_that_never_gets_a_request_together_is_closed() -> None:
+    """However slowly its bytes come; one whose request is answered is not, but for idling."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(1.5)
+        await Response("here")(scope, receive, send)
+
+    async def close(grace_seconds: float) -> None:
+        pass
+
+    async def drip(writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> bytes:
+        """What comes until the other side closes, while a byte of a head is sent now and then."""
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"X")
+                await asyncio.sleep(0.1)
+        return await reader.read()
+
+    async def scenario() -> None:
+        port = free_port()
+        server = Server(app, close, grace_seconds=0, keep_alive_seconds=1)
+        serving = asyncio.create_task(server.serve(bind_loopback(port)))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        (silent, _), (dripping, dripper), (asking, asker) = opened
+        asker.write(HEAD + b"\r\n")
+        assert await drip(dripper, dripping) == b""
+        assert await silent.read() == b""
+        answer = await asking.readuntil(b"here")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        asker.write(HEAD)
+        assert await asking.read() == b""
+        for _, writer in opened:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        server.stop()
+        await serving
+
+    asyncio.run(asyncio.wait_for(scenario(), 15))
