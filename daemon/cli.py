@@ -6,29 +6,29 @@ itself, so that `mlxd status` answers at once. Exit codes are part of the interf
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from enum import IntEnum
-from functools import wraps
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from daemon import __version__
-from daemon.errors import CommandFailed, ConfigurationError
-from daemon.settings import TABLE, Resolved, Setting, resolve
+from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
+from daemon.flags import accepts_settings, only
+from daemon.settings import TABLE, Resolved
 from mlx_backend.errors import BackendError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from daemon.client import Client
     from daemon.demo.report import Turn
-    from daemon.status import DaemonStatus
+    from daemon.status import CacheCheck, DaemonStatus
 
 app = typer.Typer(
     name="mlxd",
@@ -60,51 +60,36 @@ def main() -> None:
         sys.exit(ExitCode.CONFIGURATION)
     except (BackendError, CommandFailed) as error:
         complain(str(error))
-        sys.exit(ExitCode.FAILED)
+        sys.exit(code_for(error))
+
+
+def code_for(error: Exception) -> ExitCode:
+    match error:
+        case NotRunning():
+            return ExitCode.STOPPED
+        case NotAnswering() | Refused(status=503):
+            return ExitCode.DEGRADED
+        case _:
+            return ExitCode.FAILED
 
 
 def complain(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def say(sentence: str, value: Any, as_json: bool) -> None:
+    """The same in words or for programs."""
+    print_json(value) if as_json else print(sentence)
+
+
 def show(*parts: RenderableType, to_stderr: bool = False) -> None:
     from rich.console import Console
 
     Console(stderr=to_stderr, highlight=False).print(*parts, sep="\n")
-
-
-def accepts_settings(
-    chosen: Iterable[Setting],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command `f(resolved, **others)` a flag for each of the `chosen` settings."""
-    rows = tuple(chosen)
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(**given: Any) -> None:
-            flags = {setting.name: given.pop(setting.name) for setting in rows}
-            command(resolve(flags), **given)
-
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        run.__signature__ = inspect.Signature([*map(_flag, rows), *own])  # type: ignore[attr-defined]
-        return run
-
-    return decorate
-
-
-def _flag(setting: Setting) -> inspect.Parameter:
-    words = f"{setting.help}  [{setting.environment_name}; default: {setting.shown_default}]"
-    option = typer.Option(setting.flag, help=words, metavar=setting.values, show_default=False)
-    return inspect.Parameter(
-        setting.name,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        default=None,
-        annotation=Annotated[str | None, option],
-    )
-
-
-def only(*names: str) -> list[Setting]:
-    return [setting for setting in TABLE if setting.name in names]
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -130,19 +115,9 @@ def serve(resolved: Resolved) -> None:
 @accepts_settings(only("port"))
 def status(resolved: Resolved, as_json: JsonFlag = False) -> None:
     """Say what runs, what is kept, and why the last requests read what they read."""
-    from daemon.client import NotAnswering, fetch_status
-
-    port = resolved.settings.port
-    try:
-        found = fetch_status(port)
-    except NotAnswering as error:
-        complain(str(error))
-        raise typer.Exit(ExitCode.DEGRADED) from None
-    if found is None:
-        complain(f"Nothing listens on port {port}. Start a daemon with `mlxd serve`.")
-        raise typer.Exit(ExitCode.STOPPED)
+    found = client_of(resolved).status()
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print_json(asdict(found))
     else:
         from daemon.views.status import status_view
 
@@ -150,9 +125,109 @@ def status(resolved: Resolved, as_json: JsonFlag = False) -> None:
     raise typer.Exit(code_of(found))
 
 
+def client_of(resolved: Resolved) -> Client:
+    from daemon import paths
+    from daemon.client import Client
+
+    return Client(resolved.settings.port, paths.token_file())
+
+
 def code_of(status: DaemonStatus) -> ExitCode:
     codes = {"ready": ExitCode.READY, "loading": ExitCode.STARTING}
     return codes.get(status.engine.model.state, ExitCode.DEGRADED)
+
+
+@app.command()
+@accepts_settings(only("port"))
+def top(resolved: Resolved, as_json: JsonFlag = False) -> None:
+    """Watch the daemon at work; `q` ends it. In a pipe: one look."""
+    client = client_of(resolved)
+    if as_json:
+        print_json(asdict(client.status()))
+        return
+    from rich.console import Console
+
+    from daemon.top import watch
+
+    watch(client.status, Console(highlight=False))
+
+
+class CacheAction(StrEnum):
+    CLEAR = "clear"
+    CHECK = "check"
+
+
+@app.command()
+@accepts_settings(only("port"))
+def cache(
+    resolved: Resolved,
+    action: Annotated[
+        CacheAction | None,
+        typer.Argument(help="Forget everything, or walk the invariants. Without: list."),
+    ] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Draw the tree.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List what the prefix cache holds; empty or check it."""
+    client = client_of(resolved)
+    match action:
+        case None:
+            contents = client.cache()
+            if as_json:
+                print_json(asdict(contents))
+                return
+            from daemon.views.cache import cache_view
+
+            show(cache_view(contents, as_tree=tree))
+        case CacheAction.CLEAR:
+            left = client.clear_cache()
+            say(f"Cleared: {left.entries:,} entries are left.", asdict(left), as_json)
+        case CacheAction.CHECK:
+            tell_check(client.check_cache(), as_json)
+
+
+def tell_check(found: CacheCheck, as_json: bool) -> None:
+    sound = f"Sound: every invariant holds, with {found.cache.entries:,} entries."
+    broken = f"Not sound: {found.problem}. `mlxd cache clear` makes it anew; please report it."
+    say(sound if found.is_sound else broken, asdict(found), as_json)
+    if not found.is_sound:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+class SessionAction(StrEnum):
+    RESET = "reset"
+    RM = "rm"
+
+
+@app.command()
+@accepts_settings(only("port"))
+def sessions(
+    resolved: Resolved,
+    action: Annotated[
+        SessionAction | None,
+        typer.Argument(help="Forget a session's state, or the session. Without: list."),
+    ] = None,
+    session: Annotated[str | None, typer.Argument(metavar="ID", show_default=False)] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the open sessions; reset or remove one."""
+    client = client_of(resolved)
+    if action is None:
+        found = client.sessions()
+        if as_json:
+            print_json(asdict(found))
+            return
+        from daemon.views.sessions import sessions_view
+
+        show(sessions_view(found.data))
+    elif session is None:
+        raise typer.BadParameter(f"which one? `mlxd sessions {action} ID`")
+    elif action is SessionAction.RESET:
+        after = client.reset_session(session)
+        say(f"Reset: {session} starts afresh, and keeps its counters.", asdict(after), as_json)
+    else:
+        client.delete_session(session)
+        say(f"Removed: {session}.", {"id": session, "deleted": True}, as_json)
 
 
 @app.command()
@@ -179,7 +254,7 @@ def demo(
     show(views.demo_header(), to_stderr=as_json)
     report = asyncio.run(play.run(chosen, paths.demo_log(), on_turn))
     if as_json:
-        print(json.dumps(report.as_json(), indent=2))
+        print_json(report.as_json())
     else:
         show(views.demo_summary(report))
 
@@ -235,7 +310,7 @@ def bench(
     )
     report = run.run(options, complain)
     if as_json:
-        print(json.dumps(report.as_json(), indent=2))
+        print_json(report.as_json())
     else:
         show(*report.tables())
 

@@ -1,53 +1,130 @@
 """A thin client of a running daemon's admin API, for the command line.
 
 Says at once when nobody listens: what is heavy is imported only to read an answer. Liveness is an
-answer over the socket, never a pid file.
+answer over the socket, never a pid file. The daemon's token is sent where a route asks for it and
+nowhere else: whoever listens on the port could keep it.
 """
 
 from __future__ import annotations
 
 import http.client
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from daemon.errors import NotAnswering, NotRunning, Refused
+from daemon.own_token import read_token
 
 if TYPE_CHECKING:
-    from daemon.status import DaemonStatus
+    from daemon.status import (
+        CacheCheck,
+        CacheContents,
+        CacheStatus,
+        DaemonStatus,
+        SessionList,
+        SessionStatus,
+    )
 
-STATUS_PATH = "/mlxd/status"
-ANSWER_SECONDS = 5.0
+STATUS_SECONDS = 5.0
+"""The status never waits for the model."""
+
+ANSWER_SECONDS = 60.0
+"""Other answers come from the engine's thread, after the chunk that it is in."""
+
+Value = TypeVar("Value")
 
 
-class NotAnswering(Exception):
-    """Something listens on the port, but does not answer as a daemon of this version does."""
+class Client:
+    """Asks the daemon on `port` of this machine. `token_file` holds its own token.
 
-
-def fetch_status(port: int, seconds: float = ANSWER_SECONDS) -> DaemonStatus | None:
-    """What the daemon on `port` says of itself; None if nothing listens there.
-
-    Raises NotAnswering.
+    Every method raises NotRunning if nothing listens there, NotAnswering if it is no daemon of
+    this version, and Refused with the daemon's own words.
     """
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
-    try:
-        connection.request("GET", STATUS_PATH)
-        response = connection.getresponse()
-        body = response.read()
-    except ConnectionRefusedError:
-        return None
-    except (OSError, http.client.HTTPException) as error:
-        reason = str(error) or type(error).__name__
-        raise NotAnswering(f"Port {port} does not answer: {reason}.") from None
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise NotAnswering(f"Port {port} answers with {response.status}: is that mlxd?")
-    return _parsed(body, port)
 
+    def __init__(self, port: int, token_file: Path | None = None) -> None:
+        self._port = port
+        self._token_file = token_file
 
-def _parsed(body: bytes, port: int) -> DaemonStatus:
-    from pydantic import TypeAdapter, ValidationError
+    def status(self, seconds: float = STATUS_SECONDS) -> DaemonStatus:
+        body = self._answer("GET", "/mlxd/status", seconds)
+        from daemon.status import DaemonStatus
 
-    from daemon.status import DaemonStatus
+        return self._parsed(DaemonStatus, body)
 
-    try:
-        return TypeAdapter(DaemonStatus).validate_json(body)
-    except ValidationError:
-        raise NotAnswering(f"Port {port} answers, but not as mlxd of this version.") from None
+    def cache(self) -> CacheContents:
+        body = self._answer("GET", "/mlxd/cache")
+        from daemon.status import CacheContents
+
+        return self._parsed(CacheContents, body)
+
+    def check_cache(self) -> CacheCheck:
+        body = self._answer("GET", "/mlxd/cache/check")
+        from daemon.status import CacheCheck
+
+        return self._parsed(CacheCheck, body)
+
+    def clear_cache(self) -> CacheStatus:
+        """What is left afterwards."""
+        body = self._answer("POST", "/mlxd/cache/clear", with_token=True)
+        from daemon.status import CacheStatus
+
+        return self._parsed(CacheStatus, body)
+
+    def sessions(self) -> SessionList:
+        body = self._answer("GET", "/v1/sessions")
+        from daemon.status import SessionList
+
+        return self._parsed(SessionList, body)
+
+    def reset_session(self, session: str) -> SessionStatus:
+        path = f"/v1/sessions/{quote(session, safe='')}/reset"
+        body = self._answer("POST", path, with_token=True)
+        from daemon.status import SessionStatus
+
+        return self._parsed(SessionStatus, body)
+
+    def delete_session(self, session: str) -> None:
+        self._answer("DELETE", f"/v1/sessions/{quote(session, safe='')}", with_token=True)
+
+    def _answer(
+        self, method: str, path: str, seconds: float = ANSWER_SECONDS, *, with_token: bool = False
+    ) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds)
+        try:
+            connection.request(method, path, headers=self._headers(with_token))
+            response = connection.getresponse()
+            body = response.read()
+        except ConnectionRefusedError:
+            raise NotRunning(
+                f"Nothing listens on port {self._port}. Start a daemon with `mlxd serve`."
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise NotAnswering(f"Port {self._port} does not answer: {reason}.") from None
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise self._refusal(response.status, body)
+        return body
+
+    def _headers(self, with_token: bool) -> dict[str, str]:
+        found = read_token(self._token_file) if with_token and self._token_file else None
+        return {"authorization": f"Bearer {found}"} if found else {}
+
+    def _refusal(self, status: int, body: bytes) -> NotAnswering | Refused:
+        """The daemon's own words, if it was the daemon that spoke."""
+        try:
+            return Refused(str(json.loads(body)["error"]["message"]), status)
+        except (ValueError, TypeError, KeyError):
+            return NotAnswering(f"Port {self._port} answers with {status}: is that mlxd?")
+
+    def _parsed(self, kind: type[Value], body: bytes) -> Value:
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(kind).validate_json(body)
+        except ValidationError:
+            raise NotAnswering(
+                f"Port {self._port} answers, but not as mlxd of this version."
+            ) from None

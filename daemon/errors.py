@@ -110,3 +110,19 @@ class ConfigurationError(Exception):
 
 class CommandFailed(Exception):
     """A command of the command line cannot go on for a known reason; it exits 1."""
+
+
+class NotRunning(CommandFailed):
+    """Nothing listens where the daemon should."""
+
+
+class NotAnswering(CommandFailed):
+    """Something listens on the port, but does not answer as a daemon of this version does."""
+
+
+class Refused(CommandFailed):
+    """The daemon answered no; `status` is the HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status

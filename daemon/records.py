@@ -5,13 +5,11 @@ Written by the engine's thread only; what it hands out is frozen.
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
+
+import psutil
 
 from daemon.status import MemoryStatus, ModelStatus, RequestStatus, TotalsStatus
 from daemon.turns import Phase, Turn
@@ -43,6 +41,9 @@ class Records:
         """Enter a turn that has ended."""
         self._recent.append(request_status(turn, turn.ended or turn.arrived))
         usage, totals = turn.usage, self._totals
+        first_token = totals.first_token
+        if turn.first_token is not None:
+            first_token = first_token.with_value(turn.first_token - turn.arrived)
         self._totals = replace(
             totals,
             requests=totals.requests + 1,
@@ -52,6 +53,7 @@ class Records:
             reused=totals.reused + usage.reused,
             read=totals.read + usage.read,
             generated=totals.generated + usage.generated,
+            first_token=first_token,
         )
 
     def retire(self, counters: Counters) -> None:
@@ -117,14 +119,5 @@ def memory_status(backend: Backend, turns: Iterable[Turn]) -> MemoryStatus:
         device_pooled_bytes=report.pooled_bytes,
         device_peak_bytes=report.peak_bytes,
         row_bytes=sum(turn.row.nbytes for turn in turns if turn.row is not None),
-        process_bytes=resident_bytes(),
+        process_bytes=psutil.Process().memory_info().rss,
     )
-
-
-def resident_bytes() -> int:
-    """The process's resident set; its peak where the system tells no more (macOS)."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -19,12 +19,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daemon.api.admin import Admin, Identity
 from daemon.api.authority import Authority, install
+from daemon.api.cache_api import cache_routes
 from daemon.api.dialect import Dialect
 from daemon.api.endpoint import REQUEST_ID, Door, Endpoint
+from daemon.api.metrics import metrics_routes
 from daemon.api.openai_chat import OpenAIChat
 from daemon.api.openai_completions import OpenAICompletions
 from daemon.api.responses import error_response
 from daemon.api.security import LocalOnly
+from daemon.api.sessions_api import session_routes
 from daemon.errors import BadRequest, DaemonError, MethodNotAllowed, NotFound
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,9 @@ def build_app(
         Route("/v1/models/{model_id:path}", admin.model),
         Route("/health", admin.health),
         Route("/mlxd/status", admin.status),
+        *session_routes(door.engine),
+        *cache_routes(door.engine),
+        *metrics_routes(door.engine),
         Route("/", admin.root),
     ]
     routed = Starlette(

@@ -7,11 +7,10 @@ the process or smuggle a lone surrogate into a prompt. Messages speak of JSON, n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
 
 from daemon.errors import BadRequest
 
@@ -50,7 +49,7 @@ def refuse(path: Iterable[str | int], reason: str, code: str | None = None) -> B
     return BadRequest(f"`{name or 'body'}` {reason}", field=name or None, code=code)
 
 
-def _refusal(details: ErrorDetails, body: bytes) -> BadRequest:
+def _refusal(details: Mapping[str, Any], body: bytes) -> BadRequest:
     if details["type"] == "json_invalid":
         return _malformed(details, body)
     reason = details["msg"].replace("Input should be", "has to be").replace("Field required", "")
@@ -62,7 +61,7 @@ def _refusal(details: ErrorDetails, body: bytes) -> BadRequest:
     return refuse(path, f"{reason}.")
 
 
-def _malformed(details: ErrorDetails, body: bytes) -> BadRequest:
+def _malformed(details: Mapping[str, Any], body: bytes) -> BadRequest:
     path = _lone_surrogate(body)
     if path is not None:
         return refuse(path, "holds half of a surrogate pair, which is not text.", "invalid_unicode")

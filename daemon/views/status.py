@@ -125,6 +125,7 @@ def _gone(cache: CacheStatus) -> str:
         ("arrays", cache.evicted_by_arrays),
         ("idle", cache.evicted_by_idle),
         ("reset", cache.evicted_by_reset),
+        ("sessions", cache.evicted_by_sessions),
     )
     by = listed(f"{count(number)} by {reason}" for reason, number in reasons if number)
     thinned = f", {count(cache.thinned_checkpoints)} thinned" if cache.thinned_checkpoints else ""

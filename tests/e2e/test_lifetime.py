@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.client import NotAnswering, fetch_status
+from daemon.client import Client
+from daemon.errors import NotAnswering, NotRunning
 from tests.e2e.processes import BOUND_SECONDS, ROOT, body, free_port, outcome, received, running
 
 ENDLESS = {"reply": "endless", "step_seconds": 0.01}
@@ -129,21 +130,22 @@ def test_a_pooled_connection_outlives_the_pause_between_two_turns() -> None:
 
 def test_a_client_learns_the_status_of_a_running_daemon() -> None:
     with running() as daemon:
-        status = fetch_status(daemon.port)
-        assert status is not None
+        status = Client(daemon.port).status()
         assert (status.pid, status.engine.model.state) == (daemon.process.pid, "ready")
 
 
 def test_a_client_tells_a_closed_port_from_a_stranger() -> None:
-    assert fetch_status(free_port()) is None
+    with pytest.raises(NotRunning, match="mlxd serve"):
+        Client(free_port()).status()
     with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(NotAnswering):
-        fetch_status(stranger.getsockname()[1], seconds=0.2)
+        Client(stranger.getsockname()[1]).status(seconds=0.2)
 
 
 def test_a_client_imports_nothing_heavy_before_somebody_answers() -> None:
     code = (
-        "import sys; from daemon.client import fetch_status\n"
-        f"assert fetch_status({free_port()}) is None\n"
+        "import sys; from daemon.client import Client, NotRunning\n"
+        f"try: Client({free_port()}).status()\n"
+        "except NotRunning: pass\n"
         f"print(sorted({HEAVY} & sys.modules.keys()))"
     )
     done = subprocess.run(

@@ -83,8 +83,7 @@ def test_a_session_shows_its_family_its_turns_and_what_it_reused():
     text = shown(status_view(status(sessions=(one,))))
     assert "34 3,400,000    97%    12,345   112,089 34.0 MB    2h" in text
     assert "explorer; family fam; forked from" in text
-    assert "2 cancelled" in text
-    assert "idle 34.0 s" in " ".join(text.split())
+    assert "; 2 cancelled; idle 34.0 s" in " ".join(text.split())
 
 
 def test_a_busy_session_is_not_idle():

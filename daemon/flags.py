@@ -1,0 +1,46 @@
+"""The settings' table as flags of the command line: one row of the table is one option."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from daemon.settings import TABLE, Setting, resolve
+
+
+def only(*names: str) -> list[Setting]:
+    return [setting for setting in TABLE if setting.name in names]
+
+
+def accepts_settings(
+    chosen: Iterable[Setting],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command `f(resolved, **others)` a flag for each of the `chosen` settings."""
+    rows = tuple(chosen)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            flags = {setting.name: given.pop(setting.name) for setting in rows}
+            command(resolve(flags), **given)
+
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        run.__signature__ = inspect.Signature([*map(_flag, rows), *own])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _flag(setting: Setting) -> inspect.Parameter:
+    words = f"{setting.help}  [{setting.environment_name}; default: {setting.shown_default}]"
+    option = typer.Option(setting.flag, help=words, metavar=setting.values, show_default=False)
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=None,
+        annotation=Annotated[str | None, option],
+    )
