@@ -1,14 +1,19 @@
 """From a live row into the prefix tree: copies of what was read and generated.
 
+What is captured while a prompt is read becomes an entry, for all; what a row holds in its end
+becomes its session's live leaf, and an entry where the policy says so. State that the tree has
+already is marked as such and not copied again.
+
 Best effort: whatever goes wrong here costs reuse later, never an answer. A key says exactly what
 the state holds; where the two disagree nothing is stored. Where to capture is decided elsewhere
-(`checkpoint_offsets`), what to keep by the tree.
+(`policies`), what to keep by the tree.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.checkpoints import EntryKind
@@ -18,6 +23,16 @@ from mlx_backend.interface import Backend, Checkpoint, Span
 from mlx_backend.messages import CacheKind, TokenIds
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a state is kept as: for whom, and whether it is an entry beside a live leaf."""
+
+    kind: EntryKind
+    conversation: str
+    holder: str | None = None
+    is_shared: bool = True
 
 
 class Commits:
@@ -44,20 +59,23 @@ class Commits:
 
     def prefix(self, turn: Turn, length: int, kind: EntryKind) -> None:
         """Capture the first `length` prompt tokens: on models that can be cut, also from behind."""
-        self._store(turn, turn.tokens[:length], kind)
+        self._store(turn, turn.tokens[:length], Use(kind, turn.session.id))
 
     def end(self, turn: Turn) -> None:
         """Capture all that the row holds, as its request ends in whatever phase, but for errors."""
         if turn.row is None:
             return
         if turn.phase is Phase.READING:
-            self.prefix(turn, turn.position, EntryKind.PARTIAL)
+            key, kind = turn.tokens[: turn.position], EntryKind.PARTIAL
         elif turn.outputs:
-            self._store(turn, turn.history(), EntryKind.TURN_END)
+            key, kind = turn.history(), EntryKind.TURN_END
+        else:
+            return
+        self._store(turn, key, Use(kind, turn.session.id, turn.holder, turn.keeps_end))
 
-    def _store(self, turn: Turn, key: TokenIds, kind: EntryKind) -> None:
+    def _store(self, turn: Turn, key: TokenIds, use: Use) -> None:
         try:
-            captured = self._capture(turn, key, kind)
+            captured = self._capture(turn, key, use)
         except Exception as error:
             self.skipped += 1
             is_known = isinstance(error, StateMismatch)
@@ -65,14 +83,14 @@ class Commits:
                 "request %s: captured nothing: %s", turn.request.id, error, exc_info=not is_known
             )
             return
-        if captured is not None and self._insert(turn, key, kind, *captured):
+        if self._keep(key, use, captured):
             self._on_stored(key)
 
     def _capture(
-        self, turn: Turn, key: TokenIds, kind: EntryKind
+        self, turn: Turn, key: TokenIds, use: Use
     ) -> tuple[Span | None, Checkpoint | None] | None:
         """What the tree lacks of `key`; None if it wants nothing of it."""
-        if not self._cache.wants(key, kind):
+        if not self._cache.wants(key, use.kind, use.holder, use.is_shared):
             return None
         row, length, held = turn.row, len(key), turn.state_length
         can_cut = self._kind is CacheKind.SLICEABLE
@@ -84,17 +102,29 @@ class Commits:
         span = self._backend.capture_span(row, known, length) if known < length else None
         return span, None if can_cut else self._backend.capture_checkpoint(row)
 
-    def _insert(
-        self,
-        turn: Turn,
-        key: TokenIds,
-        kind: EntryKind,
-        span: Span | None,
-        checkpoint: Checkpoint | None,
+    def _keep(
+        self, key: TokenIds, use: Use, captured: tuple[Span | None, Checkpoint | None] | None
     ) -> bool:
+        """Whether a row can be restored from `key` that could not before."""
         try:
+            if captured is None:
+                self._cache.hold(
+                    key,
+                    use.holder,
+                    kind=use.kind,
+                    conversation=use.conversation,
+                    shared=use.is_shared,
+                )
+                return False
+            span, checkpoint = captured
             return self._cache.insert(
-                key, span=span, checkpoint=checkpoint, kind=kind, conversation=turn.session.id
+                key,
+                span=span,
+                checkpoint=checkpoint,
+                kind=use.kind,
+                conversation=use.conversation,
+                holder=use.holder,
+                shared=use.is_shared,
             )
         except Exception:
             # A tree that raised may be half changed; an empty one is always right.

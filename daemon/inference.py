@@ -181,8 +181,8 @@ class Inference:
         """Whether this prompt opens its session; a turn that begins again keeps its answer."""
         if turn.opens_session is None:
             shared = common - turn.request.prompt.marks.head_end
-            owner = getattr(turn.match, "conversation", "")
-            parent = owner if shared >= FORK_TOKENS else ""
+            match = turn.match if shared >= FORK_TOKENS else None
+            parent = (match.holder or match.conversation) if match is not None else ""
             turn.opens_session = self._sessions.begin(turn.session, parent or None)
         return turn.opens_session
 

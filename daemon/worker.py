@@ -229,8 +229,7 @@ class Worker:
         if self._cache is None or self._cache_identity != info.identity:
             self._cache = self._make_cache(info)
             self._cache_identity = info.identity
-            if hasattr(self._cache, "let_go"):
-                self._sessions.attach(self._cache)
+            self._sessions.attach(self._cache)
         self._inference = Inference(
             model,
             self._cache,

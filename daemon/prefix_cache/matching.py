@@ -37,7 +37,8 @@ class Match:
 
     `length` tokens can be restored from `snapshot`; `common` tokens lie on a path of the tree.
     `stored_next` are the ids that the tree holds right behind those, up to `NEXT_TOKENS`, as the
-    most recently used `conversation` that has these tokens went on.
+    most recently used `conversation` that has these tokens went on; `holder` is the session whose
+    live leaf that is, "" if it is nobody's.
 
     `lost` tokens could have been restored until `evicted_seconds` ago, when `evicted_by` (a
     `Cause`) took them (0: no more than now). `was_not_kept`: those were never stored.
@@ -53,6 +54,7 @@ class Match:
     was_not_kept: bool = False
     stored_next: TokenIds = field(default_factory=no_tokens)
     conversation: str = ""
+    holder: str = ""
     pinned: Node | None = None
 
     def explain(self, loss: Loss | None, prompt_length: int) -> None:
@@ -74,16 +76,18 @@ class Match:
 
     def tell_what_goes_on(self, place: Place) -> None:
         """Follow the most recently used way on from where the prompt left the tree."""
-        node, nearest = place.node, ""
+        node, nearest = place.node, None
         following = node.edge[place.length - node.start :][:NEXT_TOKENS]
-        if len(following):
-            nearest = node.conversation if node.kind is not None else ""
-        while node.children and (not nearest or len(following) < NEXT_TOKENS):
+        if len(following) and node.kind is not None:
+            nearest = node
+        while node.children and (nearest is None or len(following) < NEXT_TOKENS):
             node = max(node.children.values(), key=lambda child: child.used)
             following = np.concatenate((following, node.edge[:NEXT_TOKENS]))
-            nearest = nearest or node.conversation
+            nearest = nearest or (node if node.conversation else None)
         self.stored_next = following[:NEXT_TOKENS].copy()
-        self.conversation = nearest or node.conversation
+        nearest = nearest or node
+        self.conversation = nearest.conversation
+        self.holder = nearest.holders[-1] if nearest.holders else ""
 
 
 def restorable(kind: CacheKind, place: Place, prompt_length: int) -> tuple[Node, int]:

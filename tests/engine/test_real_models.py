@@ -55,20 +55,25 @@ class BreakingBackend:
 class RealBench:
     """An engine on a tiny real model. `loads` are its backends, newest last."""
 
-    def __init__(self, folder: Path, max_entries: int | None) -> None:
+    def __init__(self, folder: Path, max_bytes: int, options: dict[str, Any]) -> None:
         self._folder = folder
-        self._max_entries = max_entries
+        self._max_bytes = max_bytes
         self._ids = itertools.count()
         self.loads: list[BreakingBackend] = []
         self.caches: list[PrefixCache] = []
-        self.engine = Engine(self._load, make_cache=self._make_cache, chunk_tokens=CHUNK)
+        self.engine = Engine(self._load, make_cache=self._make_cache, chunk_tokens=CHUNK, **options)
 
-    def submit(self, prompt: list[int], max_tokens: int = 12) -> Generation:
+    def submit(
+        self, prompt: list[int], max_tokens: int = 12, session: str | None = None
+    ) -> Generation:
         encoded = Prompt(token_ids(prompt), Marks())
-        return self.engine.submit(GenerationRequest(f"r{next(self._ids)}", encoded, max_tokens))
+        request = GenerationRequest(f"r{next(self._ids)}", encoded, max_tokens, session=session)
+        return self.engine.submit(request)
 
-    async def run(self, prompt: list[int], max_tokens: int = 12) -> Answer:
-        return await collect(self.submit(prompt, max_tokens))
+    async def run(
+        self, prompt: list[int], max_tokens: int = 12, session: str | None = None
+    ) -> Answer:
+        return await collect(self.submit(prompt, max_tokens, session))
 
     def _load(self) -> LoadedModel:
         from mlx_backend.loading import load
@@ -78,14 +83,14 @@ class RealBench:
         return replace(model, backend=self.loads[-1])
 
     def _make_cache(self, info: ModelInfo) -> PrefixCache:
-        cache = PrefixCache(kind=info.cache_kind, max_entries=self._max_entries, max_bytes=1 << 28)
+        cache = PrefixCache(kind=info.cache_kind, max_entries=None, max_bytes=self._max_bytes)
         self.caches.append(cache)
         return cache
 
 
 @asynccontextmanager
-async def real(folder: Path, max_entries: int | None = None) -> AsyncIterator[RealBench]:
-    bench = RealBench(folder, max_entries)
+async def real(folder: Path, max_bytes: int = 1 << 28, **options: Any) -> AsyncIterator[RealBench]:
+    bench = RealBench(folder, max_bytes, options)
     bench.engine.start()
     try:
         await until(lambda: bench.engine.status().model.state != "loading")
@@ -99,7 +104,7 @@ async def real(folder: Path, max_entries: int | None = None) -> AsyncIterator[Re
 
 async def cold(folder: Path, prompts: list[list[int]], max_tokens: int = 12) -> list[list[int]]:
     """What an engine that stores nothing says to each prompt, one after the other."""
-    async with real(folder, max_entries=0) as bench:
+    async with real(folder, max_bytes=0) as bench:
         return [(await bench.run(prompt, max_tokens)).tokens for prompt in prompts]
 
 
