@@ -73,17 +73,32 @@ class Commits:
             return
         self._store(turn, key, Use(kind, turn.session.id, turn.holder, turn.keeps_end))
 
-    def _store(self, turn: Turn, key: TokenIds, use: Use) -> None:
+    def parked(self, turn: Turn, release: Callable[[], None]) -> None:
+        """Capture all that the row holds, and store it once `release` has freed the row's memory.
+
+        It is kept like a live leaf, whatever the policy says of entries.
+        """
+        is_reading = turn.phase is Phase.READING
+        key = turn.tokens[: turn.position] if is_reading else turn.history()
+        use = Use(EntryKind.PARTIAL, turn.session.id, turn.holder, is_shared=False)
+        self._store(turn, key, use, release)
+
+    def _store(
+        self, turn: Turn, key: TokenIds, use: Use, release: Callable[[], None] | None = None
+    ) -> None:
+        captured, has_captured = None, True
         try:
             captured = self._capture(turn, key, use)
         except Exception as error:
             self.skipped += 1
+            has_captured = False
             is_known = isinstance(error, StateMismatch)
             log.warning(
                 "request %s: captured nothing: %s", turn.request.id, error, exc_info=not is_known
             )
-            return
-        if self._keep(key, use, captured):
+        if release is not None:
+            release()
+        if has_captured and self._keep(key, use, captured):
             self._on_stored(key)
 
     def _capture(

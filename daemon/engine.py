@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from daemon.budget import Budget
 from daemon.deliveries import Delivery, Generation, Outbox
-from daemon.errors import ContextOverflow, GenerationFailed, Overloaded
+from daemon.errors import ContextOverflow, GenerationFailed, MemoryOverflow, Overloaded
 from daemon.generation import Failed, GenerationRequest, Usage
 from daemon.inference import ReadingPolicy
 from daemon.inspection import Inspection, Question
@@ -63,6 +64,7 @@ class Engine:
         load: Callable[[], LoadedModel],
         *,
         make_cache: Callable[[ModelInfo], PrefixCache],
+        memory_bytes: Callable[[ModelInfo], int | None] = lambda _: None,
         chunk_tokens: int = 2048,
         max_concurrent: int = 8,
         max_queued: int = 64,
@@ -81,7 +83,15 @@ class Engine:
         outbox = Outbox(self._receive)
         sessions = Sessions(max_sessions=max_sessions, idle_seconds=session_idle_seconds)
         self._worker = Worker(
-            load, make_cache, policy, sessions, outbox, self._publish, clock, reload_pauses
+            load,
+            make_cache,
+            memory_bytes,
+            policy,
+            sessions,
+            outbox,
+            self._publish,
+            clock,
+            reload_pauses,
         )
         self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
         self._published = Published(EngineStatus(ModelStatus("loading")))
@@ -115,7 +125,7 @@ class Engine:
 
         Raises ModelUnavailable, Overloaded, and ContextOverflow for a prompt that cannot fit.
         """
-        _check_fit(request, self.model().info.context_size)
+        _check_fit(request, self.model().info.context_size, self._published.budget)
         self._check_room()
         generation = Generation(request, asyncio.get_running_loop(), self._cancel)
         arrived = self._live[generation] = self._clock()
@@ -215,7 +225,7 @@ class Engine:
         outbox.post()
 
 
-def _check_fit(request: GenerationRequest, context_size: int) -> None:
+def _check_fit(request: GenerationRequest, context_size: int, budget: Budget | None) -> None:
     prompt = len(request.prompt)
     if prompt > context_size:
         raise ContextOverflow(
@@ -223,6 +233,9 @@ def _check_fit(request: GenerationRequest, context_size: int) -> None:
         )
     assert request.max_tokens >= 1, "max_tokens is validated by the caller"
     assert prompt + request.max_tokens <= context_size + 1, "max_tokens is clamped by the caller"
+    refusal = budget.refusal(prompt, request.max_tokens) if budget is not None else None
+    if refusal is not None:
+        raise MemoryOverflow(refusal)
 
 
 def _waiting(request: GenerationRequest, seconds: float) -> RequestStatus:

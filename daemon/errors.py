@@ -51,6 +51,10 @@ class Unauthorized(DaemonError):
     code = "token_required"
 
 
+class MemoryOverflow(ContextOverflow):
+    """The prompt cannot fit the memory, whatever gave way; as with the context, shorten it."""
+
+
 class Forbidden(DaemonError):
     """Host or Origin is not this machine's own."""
 

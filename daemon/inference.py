@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from daemon.budget import Budget
 from daemon.commits import Commits
 from daemon.deliveries import Outbox
 from daemon.errors import DaemonError, GenerationFailed
@@ -29,19 +30,17 @@ from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.prefix_cache.explain import why_read
 from daemon.prefix_cache.policies import ByOptions, CheckpointPolicy, Reading
 from daemon.records import Records
+from daemon.rows import Rows
 from daemon.scheduler import age, chunk_end, next_to_read
 from daemon.sessions import FORK_TOKENS, Sessions
 from daemon.sharing import Sharing
 from daemon.status import CacheStatus
 from daemon.turns import Phase, Turn
-from mlx_backend.errors import RestoreFailed, StepFailed
-from mlx_backend.interface import Backend, LoadedModel, Row
+from mlx_backend.errors import StepFailed
+from mlx_backend.interface import Backend, LoadedModel, Sampled
 from mlx_backend.messages import CacheKind, TokenIds
 
 log = logging.getLogger(__name__)
-
-ANSWER_ROOM_TOKENS = 256
-"""Room that a row is given beyond its prompt, so that the first append copies nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,7 @@ class Inference:
         self,
         model: LoadedModel,
         cache: PrefixCache,
+        budget: Budget,
         policy: ReadingPolicy,
         sessions: Sessions,
         records: Records,
@@ -81,6 +81,7 @@ class Inference:
         self._sessions = sessions
         self._announce = announce
         self._commits = Commits(model.backend, cache, kind, self._on_stored)
+        self.rows = Rows(self.turns, model.backend, cache, budget)
         can_cut = kind is CacheKind.SLICEABLE
         self._sharing = Sharing(self.turns, cache, can_cut, self._commits.prefix)
 
@@ -94,6 +95,7 @@ class Inference:
         self._commits.end(turn)
         self._end(turn, Phase.CANCELLED, Finished(FinishReason.CANCELLED, turn.usage))
         self._sharing.moved(turn)
+        self.rows.settle()
 
     def stop(self, error: DaemonError) -> None:
         """End every turn because the daemon closes, keeping what they have."""
@@ -109,7 +111,7 @@ class Inference:
         self._decoding.clear()
         for turn in list(self.turns):
             turn.match = turn.match if is_tree_sound else None
-            had_begun, turn.row = turn.row is not None, None
+            had_begun, turn.row = turn.started is not None, None
             failed = _generation_failed("the model broke and is loaded again")
             self._fail(turn, failed if had_begun else unavailable)
 
@@ -122,22 +124,17 @@ class Inference:
         """One token for each decoding row."""
         if not self._decoding:
             return
-        for sampled in self._backend.step():
-            turn = self._decoding[id(sampled.row)]
-            if sampled.error is None:
-                self._take(turn, sampled.token)
-            else:
-                self._fail(turn, _generation_failed(sampled.error))
+        self._make_room()
+        for sampled in self.rows.step():
+            self._take(self._decoding[id(sampled.row)], sampled)
+        self.rows.settle()
 
     def read_chunk(self) -> None:
         """One chunk of the prompt whose turn it is; after its last one the row decodes."""
-        opened = sum(turn.row is not None for turn in self.turns)
-        turn = next_to_read(self.turns, may_open=opened < self._policy.max_rows)
+        turn = self._next_to_read()
         if turn is None:
             return
         try:
-            if turn.phase is Phase.WAITING:
-                self._open(turn)
             if turn.position < turn.readable:
                 self._read(turn)
             if turn.position == turn.readable:
@@ -146,20 +143,41 @@ class Inference:
             log.warning("request %s failed while it was read: %s", turn.request.id, error)
             self._fail(turn, _generation_failed(str(error)))
         self._sharing.moved(turn)
+        self.rows.settle(turn)
 
-    def _open(self, turn: Turn) -> None:
+    def _next_to_read(self) -> Turn | None:
+        """The turn whose chunk is read next, with its row; None if all wait, for memory perhaps."""
+        opened = len(self.rows.open_turns)
+        turn = next_to_read(self.turns, may_open=opened < self._policy.max_rows)
+        if turn is None or not turn.is_queued or self._open(turn):
+            return turn
+        if not opened:
+            self._give_up(turn)
+        return next_to_read(self.turns, may_open=False)
+
+    def _open(self, turn: Turn) -> bool:
+        """Give a turn its row; False if there is no memory for it now."""
+        match = self.rows.open(turn)
+        if match is None:
+            return False
+        assert turn.row is not None
+        was_parked = turn.phase is Phase.PARKED
+        turn.phase, turn.position = Phase.READING, turn.row.length
+        self._sharing.began()
+        if not was_parked:
+            self._begin(turn, match)
+        self._announce()  # before the first chunk, which may take long
+        return True
+
+    def _begin(self, turn: Turn, match: Match) -> None:
+        """Its turn has come for the first time: explain, plan, and say so."""
         prompt = len(turn.request.prompt)
         turn.started = self._clock()
-        match = turn.match = self._cache.match(turn.tokens)
-        turn.row = self._restored(turn, match)
-        turn.position = turn.reused = turn.row.length
+        turn.reused = turn.position
         restore_failed = turn.reused < match.length
         turn.why_read = why_read(match, prompt, restore_failed=restore_failed)
-        turn.phase = Phase.READING
-        self._sharing.began()
         self._plan(turn, match.common)
         self._outbox.put(turn.generation, Started(turn.reused, prompt))
-        self._announce()  # before the first chunk, which may take long
 
     def _plan(self, turn: Turn, common: int) -> None:
         """Decide what is captured of it; `turn.stops` are the forks that others wait for."""
@@ -186,20 +204,6 @@ class Inference:
             turn.opens_session = self._sessions.begin(turn.session, parent or None)
         return turn.opens_session
 
-    def _restored(self, turn: Turn, match: Match) -> Row:
-        room = len(turn.request.prompt) + min(turn.request.max_tokens, ANSWER_ROOM_TOKENS)
-        try:
-            row = self._backend.open_row(match.snapshot, room)
-            if row.length == match.length:
-                return row
-            self._backend.release(row)
-            raise RestoreFailed(f"{row.length} tokens came back, not {match.length}")
-        except RestoreFailed as error:
-            log.warning("request %s: restore failed, reading it all: %s", turn.request.id, error)
-            self._cache.reject(match)
-            turn.match = None
-        return self._backend.open_row(None, room)
-
     def _read(self, turn: Turn) -> None:
         row = turn.row
         assert row is not None
@@ -208,16 +212,65 @@ class Inference:
         age(self.turns, turn, end - turn.position)
         turn.position = end
         self._commits.stop(turn)
-        self._outbox.put(turn.generation, Progress(end, len(turn.request.prompt)))
+        if not turn.outputs:
+            self._outbox.put(turn.generation, Progress(end, len(turn.request.prompt)))
 
     def _begin_decoding(self, turn: Turn) -> None:
-        row, prompt = turn.row, turn.tokens
+        row, tokens = turn.row, turn.tokens
         assert row is not None
-        self._backend.start_decoding(row, int(prompt[-1]), turn.request.sampling, prompt)
+        said = len(turn.outputs)
+        self._backend.start_decoding(row, int(tokens[-1]), turn.request.sampling, tokens, said)
         turn.phase = Phase.DECODING
         self._decoding[id(row)] = turn
 
-    def _take(self, turn: Turn, token: int) -> None:
+    def _make_room(self) -> None:
+        """Let every row grow that has to; where memory lacks, the youngest of all is parked."""
+        for turn in self.rows.full(self._decoding.values()):
+            while turn.row is not None and not self.rows.grow(turn):
+                opened = self.rows.open_turns
+                if len(opened) == 1:
+                    self._give_up(turn)
+                else:
+                    self._park(max(opened, key=lambda other: other.arrival))
+
+    def _park(self, turn: Turn) -> None:
+        """Take a turn's row and queue it again; it goes on where it was, without a token lost.
+
+        What was drawn already is said at once: it is the last token that was not run.
+        """
+        log.info("request %s is parked for want of memory", turn.request.id)
+        drawn: list[Sampled] = []
+
+        def release() -> None:
+            self._decoding.pop(id(turn.row), None)
+            if turn.phase is Phase.DECODING:
+                drawn.append(self.rows.stop_decoding(turn))
+            self.rows.close(turn)
+
+        self._commits.parked(turn, release)
+        turn.phase = Phase.PARKED
+        self._records.note_parked()
+        for sampled in drawn:
+            self._take(turn, sampled)
+        if turn.phase is Phase.PARKED:
+            turn.past = turn.history() if turn.outputs else None
+            self._sharing.arrived(turn)
+        self._sharing.moved(turn)
+
+    def _give_up(self, turn: Turn) -> None:
+        """A turn that has no room although nobody else has any: its answer ends here."""
+        log.warning("request %s: no memory for a longer answer", turn.request.id)
+        if turn.outputs:
+            self._complete(turn, FinishReason.LENGTH)
+        else:
+            self._fail(turn, _generation_failed("there is no memory for it"))
+
+    def _take(self, turn: Turn, sampled: Sampled) -> None:
+        """One token of a turn, or why its row failed."""
+        token = sampled.token
+        if sampled.error is not None:
+            self._fail(turn, _generation_failed(sampled.error))
+            return
         if turn.first_token is None:
             turn.first_token = self._clock()
         turn.outputs.append(token)
@@ -240,11 +293,7 @@ class Inference:
     def _end(self, turn: Turn, phase: Phase, event: GenerationEvent) -> None:
         if turn.row is not None:
             self._decoding.pop(id(turn.row), None)
-            self._backend.release(turn.row)
-            turn.row = None
-        if turn.match is not None:
-            self._cache.release(turn.match)
-            turn.match = None
+        self.rows.close(turn)
         self._leave_session(turn, is_cancelled=phase is Phase.CANCELLED)
         turn.phase, turn.ended = phase, self._clock()
         self.turns.remove(turn)
@@ -252,7 +301,7 @@ class Inference:
         self._outbox.put(turn.generation, event)
 
     def _leave_session(self, turn: Turn, *, is_cancelled: bool) -> None:
-        was_unread = turn.phase is not Phase.DECODING
+        was_unread = turn.phase is not Phase.DECODING and not turn.outputs
         self._sessions.end(
             turn.session,
             turn.usage,

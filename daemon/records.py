@@ -6,7 +6,7 @@ Written by the engine's thread only; what it hands out is frozen.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import psutil
@@ -55,6 +55,10 @@ class Records:
             generated=totals.generated + usage.generated,
             first_token=first_token,
         )
+
+    def note_parked(self) -> None:
+        """A row was taken from a request for want of memory."""
+        self._totals = replace(self._totals, parked=self._totals.parked + 1)
 
     def retire(self, counters: Counters) -> None:
         """Keep the counts of a backend that goes away."""
@@ -111,7 +115,9 @@ def model_status(info: ModelInfo) -> ModelStatus:
     )
 
 
-def memory_status(backend: Backend, turns: Iterable[Turn]) -> MemoryStatus:
+def memory_status(
+    backend: Backend, turns: Sequence[Turn], budget_bytes: int | None
+) -> MemoryStatus:
     """Where the memory is, as the backend and the system tell it."""
     report = backend.memory()
     return MemoryStatus(
@@ -120,4 +126,8 @@ def memory_status(backend: Backend, turns: Iterable[Turn]) -> MemoryStatus:
         device_peak_bytes=report.peak_bytes,
         row_bytes=sum(turn.row.nbytes for turn in turns if turn.row is not None),
         process_bytes=psutil.Process().memory_info().rss,
+        reserved_bytes=sum(turn.row_bytes for turn in turns),
+        budget_bytes=budget_bytes or 0,
+        pool_limit_bytes=report.pool_limit_bytes,
+        wired_bytes=report.wired_bytes,
     )

@@ -4,6 +4,7 @@
 * Ageing: a turn is credited with every token that was read for later arrivals in its stead, and
   pays back twice what is read for itself. So a long prompt yields as many tokens as it has left,
   then takes turns: no prompt starves, and a short one waits for one chunk of a long one at most.
+* Whoever was parked comes before whoever has not begun.
 * A turn follows a reader that will soon hold more of its prompt than the tree does, and lends
   that reader its own rank.
 """
@@ -23,14 +24,16 @@ WORTH_WAITING_TOKENS = 16
 Rank: TypeAlias = tuple[int, int]
 
 
-def next_to_read(turns: Iterable[Turn], may_open: bool) -> Turn | None:
+def next_to_read(turns: Sequence[Turn], may_open: bool) -> Turn | None:
     """The turn whose chunk is read next. `may_open`: a further row may be opened."""
     ranks: dict[Turn, Rank] = {}
     followers: list[tuple[Turn, Turn]] = []
+    has_parked = any(turn.phase is Phase.PARKED for turn in turns)
+    opening = Phase.PARKED if has_parked else Phase.WAITING
     for turn in turns:
-        if turn.phase is Phase.WAITING and turn.leader is not None:
+        if turn.is_queued and turn.leader is not None:
             followers.append((turn, turn.leader))
-        elif turn.phase is Phase.READING or (turn.phase is Phase.WAITING and may_open):
+        elif turn.phase is Phase.READING or (may_open and turn.phase is opening):
             ranks[turn] = _rank(turn, turn.left)
     for turn, leader in followers:
         ranks[leader] = min(ranks[leader], _rank(turn, turn.readable - leader.position))
@@ -52,7 +55,8 @@ def age(turns: Iterable[Turn], reader: Turn, tokens: int) -> None:
     """Account for `tokens` read for `reader` while the others waited."""
     reader.overtaken = max(0, reader.overtaken - 2 * tokens)
     for turn in turns:
-        if turn.phase in (Phase.WAITING, Phase.READING) and turn.arrival < reader.arrival:
+        has_to_read = turn.is_queued or turn.phase is Phase.READING
+        if has_to_read and turn.arrival < reader.arrival:
             turn.overtaken += tokens
 
 

@@ -65,7 +65,7 @@ class Sharing:
                     turn.leader = None
 
     def _waiting(self) -> list[Turn]:
-        return [turn for turn in self._turns if turn.phase is Phase.WAITING]
+        return [turn for turn in self._turns if turn.is_queued]
 
     def _seek(self, turn: Turn) -> None:
         turn.leader = None

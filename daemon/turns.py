@@ -25,6 +25,7 @@ class Phase(StrEnum):
     """Where a request is; the words of `RequestStatus.phase`."""
 
     WAITING = "waiting"  # no row yet
+    PARKED = "parked"  # gave its row up for want of memory; goes on when there is some
     READING = "reading"  # has a row; perhaps paused in favour of a shorter prompt
     DECODING = "decoding"
     DONE = "done"
@@ -39,7 +40,9 @@ class Turn:
     held: tokens that the tree would restore, as last seen; an estimate for ranking only.
     overtaken: tokens read for later arrivals in its stead (see the scheduler).
     leader, fork: the turn being read that will pass `fork`, where this one can go on from.
-    position: prompt tokens in the row; clean chunk boundaries only.
+    row_bytes: what the row is accounted with.
+    position: tokens in the row while it reads; clean chunk boundaries only.
+    past: what has to be in the state before it goes on, once it was parked while it decoded.
     stops: offsets where reading pauses to capture, with what they are.
     outputs: every sampled token, the stop id included, as they are in the row's state.
     opens_session: whether this prompt opens its session, once its reading has begun.
@@ -57,6 +60,8 @@ class Turn:
     fork: int = 0
     match: Match | None = None
     row: Row | None = None
+    row_bytes: int = 0
+    past: TokenIds | None = None
     reused: int = 0
     position: int = 0
     stops: dict[int, EntryKind] = field(default_factory=dict)
@@ -85,30 +90,41 @@ class Turn:
 
     @property
     def tokens(self) -> TokenIds:
-        """The prompt."""
-        return self.request.prompt.tokens
+        """What is read before it decodes: the prompt, or all its past if it was parked."""
+        return self.request.prompt.tokens if self.past is None else self.past
 
     @property
     def readable(self) -> int:
-        """Prompt tokens that chunks can read: the last one is run by the first decode step."""
-        return len(self.request.prompt) - 1
+        """Tokens that chunks can read: the last one is run by the first decode step."""
+        return len(self.tokens) - 1
+
+    @property
+    def to_come(self) -> int:
+        """Tokens that it may still generate."""
+        return self.request.max_tokens - self.generated
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for a row."""
+        return self.phase in (Phase.WAITING, Phase.PARKED)
 
     @property
     def left(self) -> int:
         """Tokens still to read before the first answer token, as far as is known."""
-        return self.readable - max(self.position, self.held)
+        return self.readable - max(0 if self.is_queued else self.position, self.held)
 
     @property
     def state_length(self) -> int:
         """How many tokens the row must hold: what was read, and later what was sampled."""
-        return len(self.tokens) + len(self.outputs) if self.outputs else self.position
+        is_decoding = self.phase is Phase.DECODING
+        return len(self.request.prompt) + len(self.outputs) if is_decoding else self.position
 
     @property
     def usage(self) -> Usage:
         prompt = len(self.request.prompt)
         done = prompt if self.outputs else self.position
-        return Usage(prompt, self.reused, done - self.reused, self.generated)
+        return Usage(prompt, self.reused, max(0, done - self.reused), self.generated)
 
     def history(self) -> TokenIds:
-        """The prompt and every sampled token: what the state is once one was sampled."""
-        return np.concatenate((self.tokens, token_ids(self.outputs)))
+        """The prompt and every sampled token: what the state of a decoding row is."""
+        return np.concatenate((self.request.prompt.tokens, token_ids(self.outputs)))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+from daemon.budget import Budget
 from daemon.deliveries import Generation, Outbox
 from daemon.errors import ModelUnavailable
 from daemon.generation import Failed, Usage
@@ -64,10 +65,11 @@ Command: TypeAlias = Start | Cancel | Ask | Close
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What other threads may see. `model` is set while, and only while, the state is ready."""
+    """What other threads may see. `model` and `budget` are there while the state is ready only."""
 
     status: EngineStatus
     model: LoadedModel | None = None
+    budget: Budget | None = None
 
 
 class Worker:
@@ -77,6 +79,7 @@ class Worker:
         self,
         load: Callable[[], LoadedModel],
         make_cache: Callable[[ModelInfo], PrefixCache],
+        memory_bytes: Callable[[ModelInfo], int | None],
         policy: ReadingPolicy,
         sessions: Sessions,
         outbox: Outbox,
@@ -87,6 +90,7 @@ class Worker:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._load_model = load
         self._make_cache = make_cache
+        self._memory_bytes = memory_bytes
         self._policy = policy
         self._outbox = outbox
         self._publish = publish
@@ -217,7 +221,8 @@ class Worker:
         try:
             self._install(self._load_model())
         except Exception as error:
-            log.exception("the model cannot be loaded")
+            is_meant = isinstance(error, BackendError)  # then its words say all
+            log.error("the model cannot be loaded: %s", error, exc_info=not is_meant)
             was_servable = self._cache_identity != ""
             self._failed_loads += 1
             if isinstance(error, BackendError) and not was_servable:
@@ -233,6 +238,7 @@ class Worker:
         self._inference = Inference(
             model,
             self._cache,
+            Budget.of_model(info, self._memory_bytes(info)),
             self._policy,
             self._sessions,
             self._records,
@@ -285,7 +291,8 @@ class Worker:
         has_ends = self._records.closed > self._published_ends
         if must_publish or has_ends or now - self._published_at >= PUBLISH_SECONDS:
             self._published_at, self._published_ends = now, self._records.closed
-            self._publish(Published(self._status(now), self._model))
+            budget = self._inference.rows.budget if self._inference is not None else None
+            self._publish(Published(self._status(now), self._model, budget))
         self._outbox.post()
 
     def _status(self, now: float) -> EngineStatus:
@@ -302,7 +309,7 @@ class Worker:
             model=self._model_status,
             cache=inference.cache_status(),
             totals=records.totals(model.backend.counters),
-            memory=memory_status(model.backend, running),
+            memory=memory_status(model.backend, running, inference.rows.budget.max_bytes),
             running=tuple(request_status(turn, now) for turn in running),
             recent=records.recent,
             sessions=self._sessions.statuses(now),

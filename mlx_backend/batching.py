@@ -153,8 +153,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         error = _first_error(self.logits_processors[index])
         if error is None and self.sampler.failed[index].item():
             error = NOT_A_NUMBER
-        token: int = self._next_tokens[index].item() if error is None else -1
-        return Sampled(row, token, error)
+        token: Any = self._next_tokens[index].item() if error is None else -1
+        return Sampled(row, int(token), error)
 
     def advance(self) -> list[Sampled]:
         """One token of every row. A row that failed has left, and its caches with it."""

@@ -1,0 +1,174 @@
+"""The live rows of one model, within the memory that they share with the prefix cache.
+
+Invariant, after each call: rows' bytes + cache bytes ≤ budget. A row is accounted with what it
+will take before it asks again: its room, its share of a batch's padding, its full rings. To make
+room the cache gives back entries, least recently used first; never those in use, and nothing at
+all where even all of them would not be enough. That a turn has to wait or to be parked is said
+here; it is done in `inference`. Runs on the engine's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from daemon.budget import Budget, row_room
+from daemon.prefix_cache.cache import Match, PrefixCache
+from daemon.turns import Turn
+from mlx_backend.errors import RestoreFailed
+from mlx_backend.interface import Backend, Row, Sampled
+
+log = logging.getLogger(__name__)
+
+
+class Rows:
+    """Opens, grows and closes the rows of `turns`, the engine's own list, seen as it changes."""
+
+    def __init__(
+        self, turns: Sequence[Turn], backend: Backend, cache: PrefixCache, budget: Budget
+    ) -> None:
+        self.budget = budget
+        self._turns = turns
+        self._backend = backend
+        self._cache = cache
+        self._refused: tuple[Turn, int] | None = None
+        self._batch_copies = 0
+
+    @property
+    def open_turns(self) -> list[Turn]:
+        return [turn for turn in self._turns if turn.row is not None]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the rows may grow to before they ask again."""
+        return sum(turn.row_bytes for turn in self._turns)
+
+    def open(self, turn: Turn) -> Match | None:
+        """Look the turn's tokens up and restore what is there; None if it has to wait.
+
+        The match is what the tree said; it stays pinned in `turn.match` if it could be restored.
+        """
+        reserved = self.reserved_bytes
+        if self._refused == (turn, reserved):
+            return None
+        match = self._found(turn)
+        if match is None:
+            self._refused = turn, reserved
+            return None
+        turn.match = match
+        turn.row = self._restored(turn, match)
+        self._weigh([turn])
+        return match
+
+    def close(self, turn: Turn) -> None:
+        """Release the row and the match, if there are any. Idempotent."""
+        if turn.row is not None:
+            self._backend.release(turn.row)
+            turn.row, turn.row_bytes = None, 0
+        if turn.match is not None:
+            self._cache.release(turn.match)
+            turn.match = None
+
+    def stop_decoding(self, turn: Turn) -> Sampled:
+        """Close a decoding turn's row; the token that was drawn next comes back."""
+        assert turn.row is not None
+        sampled = self._backend.stop_decoding(turn.row)
+        self.close(turn)
+        return sampled
+
+    def full(self, turns: Iterable[Turn]) -> list[Turn]:
+        """Those that have no room for their next token, the oldest first."""
+        full = [t for t in turns if t.row is not None and t.row.length >= t.row.room]
+        return sorted(full, key=lambda turn: turn.arrival)
+
+    def grow(self, turn: Turn) -> bool:
+        """Give the row room for one more step; False if that does not fit. Raises StepFailed."""
+        row = turn.row
+        assert row is not None
+        self._backend.compact()
+        self._weigh(self.open_turns)
+        room = row_room(row.length, turn.to_come)
+        if not self._make_room(self._backend.growth_bytes(row, room)):
+            return False
+        self._backend.grow_row(row, room)
+        self._weigh(self.open_turns)
+        return True
+
+    def step(self) -> list[Sampled]:
+        """One token of every decoding row; rows share a batch where there is room for it."""
+        left = self._left(0)
+        sampled = self._backend.step(None if left is None else max(0, left))
+        copies = self._backend.counters.batch_copies
+        if copies != self._batch_copies:
+            self._batch_copies = copies
+            self._weigh(self.open_turns)
+        return sampled
+
+    def settle(self, turn: Turn | None = None) -> None:
+        """Hold the invariant after something was stored, or `turn` has read."""
+        if turn is not None and turn.row is not None:
+            self._weigh([turn])
+        left = self._left(0)
+        if left is not None and left < 0:
+            self._cache.give_back(-left)
+
+    def _found(self, turn: Turn) -> Match | None:
+        """What the tree holds of a turn for whose row there is room now."""
+        need = self.budget.row_bytes(row_room(len(turn.tokens), turn.to_come))
+        limit = self.budget.max_bytes
+        if limit is not None and self.reserved_bytes + need > limit:
+            return None
+        match = self._cache.match(turn.tokens)
+        if self._make_room(need):
+            return match
+        self._cache.release(match)
+        if self.open_turns or not self._make_room(need):
+            return None
+        return self._cache.match(turn.tokens)  # what was left of its own prefix
+
+    def _make_room(self, need: int) -> bool:
+        """Free what `need` bytes lack; False, and nothing freed, where that cannot be done."""
+        left = self._left(need)
+        if left is None or left >= 0:
+            return True
+        if self._freeable_bytes() < -left:
+            return False
+        self._cache.give_back(-left)
+        left = self._left(need)
+        return left is None or left >= 0
+
+    def _left(self, need: int) -> int | None:
+        return self.budget.left(self.reserved_bytes + need, self._cache.status().bytes)
+
+    def _freeable_bytes(self) -> int:
+        """What the cache can give back: all but what is in use, and what that builds on."""
+        entries = self._cache.entries()
+        kept: set[int] = set()
+        freeable = 0
+        for entry in reversed(entries):  # children first
+            if entry.pins or entry.id in kept:
+                if entry.parent is not None:
+                    kept.add(entry.parent)
+            else:
+                freeable += entry.own_bytes
+        return freeable
+
+    def _restored(self, turn: Turn, match: Match) -> Row:
+        room = row_room(len(turn.tokens), turn.to_come)
+        try:
+            row = self._backend.open_row(match.snapshot, room)
+            if row.length == match.length:
+                return row
+            self._backend.release(row)
+            raise RestoreFailed(f"{row.length} tokens came back, not {match.length}")
+        except RestoreFailed as error:
+            log.warning("request %s: restore failed, reading it all: %s", turn.request.id, error)
+            self._cache.reject(match)
+            turn.match = None
+        return self._backend.open_row(None, room)
+
+    def _weigh(self, turns: Iterable[Turn]) -> None:
+        for turn in turns:
+            if turn.row is not None:
+                expected = self.budget.row_bytes(turn.row.room)
+                turn.row_bytes = max(turn.row.nbytes, expected)
