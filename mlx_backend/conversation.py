@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from mlx_backend.content import Content
 from mlx_backend.errors import PromptRejected
@@ -28,6 +28,13 @@ _ROLES = {
 }
 
 
+Origins: TypeAlias = tuple[tuple[int, int], ...]
+"""Which of the client's messages a content consists of: their indices, and where each begins."""
+
+_ORIGINS = "origins"  # a key of messages on their way through this module only
+_SEPARATOR = "\n\n"
+
+
 class Conversations:
     """Normalises messages for one template. Thread-safe."""
 
@@ -39,9 +46,21 @@ class Conversations:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[Message]:
         """The messages for the template; `tools` come through `Content.tool` already."""
+        return self.traced(messages, tools)[0]
+
+    def traced(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[list[Message], list[Origins]]:
+        """The same, and for each of them which of the client's messages are in its content."""
         if not messages:
             raise PromptRejected("There has to be at least one message.", "messages")
         read = [self._read(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        for index, message in enumerate(read):
+            message[_ORIGINS] = ((index, 0),)
+        read = self._arranged(read, tools)
+        return read, [message.pop(_ORIGINS, ()) for message in read]
+
+    def _arranged(self, read: list[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
         read = self._with_head(read, tools)
         read = _results_beside_calls(read)
         read = [self._carried(message, is_first=i == 0) for i, message in enumerate(read)]
@@ -140,17 +159,19 @@ class Conversations:
         """The leading system messages as one, with the tools if the template leaves them out."""
         count = next((i for i, m in enumerate(read) if m["role"] != "system"), len(read))
         texts = [message["content"] for message in read[:count]]
+        origins = _joined([(message[_ORIGINS], message["content"]) for message in read[:count]])
         if tools and not self._traits.shows_tools:
             texts.append(self._tools_as_text(tools))
         if not texts:
             return read
-        text, rest = "\n\n".join(texts), read[count:]
+        text, rest = _SEPARATOR.join(texts), read[count:]
         if self._traits.takes_system:
-            return [{"role": "system", "content": text}, *rest]
+            return [{"role": "system", "content": text, _ORIGINS: origins}, *rest]
         if rest and rest[0]["role"] == "user":
-            first = {**rest[0], "content": f"{text}\n\n{rest[0]['content']}"}
-            return [first, *rest[1:]]
-        return [{"role": "user", "content": text}, *rest]
+            content = f"{text}\n\n{rest[0]['content']}"
+            origins = _joined([(origins, text), (rest[0][_ORIGINS], rest[0]["content"])])
+            return [{**rest[0], "content": content, _ORIGINS: origins}, *rest[1:]]
+        return [{"role": "user", "content": text, _ORIGINS: origins}, *rest]
 
     def _tools_as_text(self, tools: Sequence[Mapping[str, Any]]) -> str:
         listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -164,12 +185,16 @@ class Conversations:
         """The message as it is, or as text in a role that the template takes."""
         role = message["role"]
         if role == "system" and not is_first and not self._traits.takes_late_system:
-            return {"role": "user", "content": self._block("system", message["content"])}
+            return self._as_user_block(message, "system")
         if role == "tool" and not self._traits.takes_tool_role:
-            return {"role": "user", "content": self._block("tool_response", message["content"])}
+            return self._as_user_block(message, "tool_response")
         if "tool_calls" in message and not self._traits.shows_tool_calls:
             return self._calls_as_text(message)
         return message
+
+    def _as_user_block(self, message: Message, tag: str) -> Message:
+        content = self._block(tag, message["content"])
+        return {"role": "user", "content": content, _ORIGINS: message[_ORIGINS]}
 
     def _calls_as_text(self, message: Message) -> Message:
         calls = [
@@ -183,6 +208,16 @@ class Conversations:
     def _block(self, tag: str, text: str) -> str:
         opened, closed = (self._content.text(mark, "") for mark in (f"<{tag}>", f"</{tag}>"))
         return f"{opened}\n{text}\n{closed}"
+
+
+def _joined(parts: Sequence[tuple[Origins, str]]) -> Origins:
+    """The origins of texts that are joined to one."""
+    joined: list[tuple[int, int]] = []
+    length = 0
+    for origins, text in parts:
+        joined += [(index, length + offset) for index, offset in origins]
+        length += len(text) + len(_SEPARATOR) if text else 0
+    return tuple(joined)
 
 
 def _results_beside_calls(messages: list[Message]) -> list[Message]:
@@ -226,7 +261,8 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
             merged.append(message)
             continue
         texts = [text for text in (last["content"], message["content"]) if text]
-        merged[-1] = {**last, **message, "content": "\n\n".join(texts)}
+        origins = _joined([(each[_ORIGINS], each["content"]) for each in (last, message)])
+        merged[-1] = {**last, **message, "content": _SEPARATOR.join(texts), _ORIGINS: origins}
         if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
             merged[-1]["tool_calls"] = calls
     return merged

@@ -11,7 +11,7 @@ not fit, or reach back into the history, is the whole rendered again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -80,6 +80,14 @@ class MarkFinder:
     def render(self, messages: Sequence[Message], rendering: Rendering, *, generation: bool) -> str:
         """Raises PromptRejected."""
         return self._template.render(
+            messages, rendering.tools, rendering.options, rendering.now, generation=generation
+        )
+
+    def pieces(
+        self, messages: Sequence[Message], rendering: Rendering, *, generation: bool
+    ) -> Iterator[str]:
+        """What `render` gives, as the template writes it."""
+        return self._template.pieces(
             messages, rendering.tools, rendering.options, rendering.now, generation=generation
         )
 

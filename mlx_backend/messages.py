@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -83,14 +84,34 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageStart:
+    """Where a message of the request begins in its prompt: a token offset at which, or shortly
+    before which, the template begins to write it. `index` and `role` as the client sent it."""
+
+    offset: int
+    index: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    """A rendered and encoded prompt: at least one token, every id within the vocabulary."""
+    """A rendered and encoded prompt: at least one token, every id within the vocabulary.
+
+    `messages` are in the order of the prompt. What precedes the first (a template's own words,
+    tools) is no message's; one that the template leaves out is not among them.
+    """
 
     tokens: TokenIds
     marks: Marks = field(default_factory=Marks)
+    messages: tuple[MessageStart, ...] = ()
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
+
+    def message_at(self, offset: int) -> MessageStart | None:
+        """The message that the token at `offset` belongs to; None before the first."""
+        place = bisect_right(self.messages, offset, key=lambda start: start.offset)
+        return self.messages[place - 1] if place else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,13 @@ class Guard:
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A rendered prompt and its ids. `joints` are its last places, as (characters, ids), behind a
-    control token: what comes before them does not depend on what follows."""
+    control token: what comes before them does not depend on what follows. `bounds` are the places
+    where its pieces begin, from the one on that is the first not taken from an earlier prompt."""
 
     text: str
     ids: TokenIds
     joints: tuple[tuple[int, int], ...] = ()
+    bounds: tuple[tuple[int, int], ...] = ((0, 0),)
 
 
 class PieceEncoder:
@@ -76,7 +79,12 @@ class PieceEncoder:
         ids = _joined([before.ids[:count], *found])
         joints = [joint for joint in before.joints if joint[0] <= characters]
         joints += self._joints(parts, found, len(rendered), len(ids))
-        return Encoded(rendered, ids, tuple(joints[-_MOST_JOINTS:]))
+        bounds = zip(
+            accumulate(map(len, parts), initial=characters),
+            accumulate(map(len, found), initial=count),
+            strict=True,
+        )
+        return Encoded(rendered, ids, tuple(joints[-_MOST_JOINTS:]), tuple(bounds))
 
     def _joints(
         self, parts: Sequence[str], found: Sequence[TokenIds], characters: int, count: int

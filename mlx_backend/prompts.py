@@ -25,8 +25,9 @@ from mlx_backend.control import ControlTokens, find_control_tokens
 from mlx_backend.conversation import Conversations
 from mlx_backend.errors import PromptRejected
 from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
-from mlx_backend.messages import Marks, Prompt, TokenIds, token_ids
+from mlx_backend.messages import Marks, Prompt, token_ids
 from mlx_backend.pieces import PieceEncoder
+from mlx_backend.places import Traced
 from mlx_backend.rendered import RenderedEncoder
 from mlx_backend.templates import Template, check_options
 from mlx_backend.token_text import TokenText
@@ -61,8 +62,9 @@ class MlxPromptEncoder:
         source = template.source if template is not None else ""
         added = tokenizer.get_added_tokens_decoder()
         self.control = ControlTokens(find_control_tokens(added, source))
-        self.pieces = PieceEncoder(tokenizer, self.control, TokenText(tokenizer).bytes_of)
-        self._rendered = RenderedEncoder(self.pieces, vocabulary.bos_id)
+        bytes_of = TokenText(tokenizer).bytes_of
+        self.pieces = PieceEncoder(tokenizer, self.control, bytes_of)
+        self._rendered = RenderedEncoder(self.pieces, vocabulary.bos_id, bytes_of)
         self._chat = None
         if template is not None:
             self._chat = _Chat(template, self.control, self._rendered, now)
@@ -94,8 +96,9 @@ class MlxPromptEncoder:
             raise PromptRejected(
                 "This model has no chat template; ask it to complete plain text.", "messages"
             )
-        ids, marks = self._chat.encode(messages, tools, template_options or {})
-        return Prompt(self._within_vocabulary(ids, "messages"), marks)
+        prompt = self._chat.encode(messages, tools, template_options or {})
+        self._within_vocabulary(prompt.tokens, "messages")
+        return prompt
 
     def text(self, text: str) -> Prompt:
         if _has_surrogates(text):
@@ -155,12 +158,12 @@ class _Chat:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
-    ) -> tuple[TokenIds, Marks]:
+    ) -> Prompt:
         check_options(options)
         options = self._content.data(options, "template_options")
         named = [self._content.tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
         known_tools = [tool for _, tool in named]
-        conversation = self._conversations.normalise(messages, known_tools)
+        conversation, origins = self._conversations.traced(messages, known_tools)
         key = (hash(tuple(name for name, _ in named)), json.dumps(options, sort_keys=True))
         opening = next((i for i, m in enumerate(conversation) if m["role"] != "system"), -1)
         opened_with = tuple(message["content"] for message in conversation[: opening + 1])
@@ -168,10 +171,14 @@ class _Chat:
         day = self._clock.day(name, is_opening=len(conversation) <= opening + 1)
         shown = known_tools if self.traits.shows_tools else []
         rendering = Rendering(shown, options, day, (key, day))
-        text = self._marks.render(conversation, rendering, generation=True)
-        ids = self._rendered.encode_turn(text, name)
+        roles = [str(message["role"]) for message in messages]
+        ids, starts = self._rendered.encode_turn(
+            name,
+            Traced(conversation, origins, roles),
+            lambda shown: self._marks.pieces(shown, rendering, generation=True),
+        )
         head = self._head(messages, known_tools)
-        return ids, self._marks.marks(ids, conversation, head, rendering)
+        return Prompt(ids, self._marks.marks(ids, conversation, head, rendering), starts)
 
     def _head(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]

@@ -7,37 +7,69 @@ begin with is not even cut into pieces again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from mlx_backend.memo import Memo
-from mlx_backend.messages import TokenIds, token_ids
+from mlx_backend.messages import MessageStart, TokenIds, token_ids
 from mlx_backend.pieces import NOTHING, Encoded, PieceEncoder
+from mlx_backend.places import Opening, TokenPlaces, Traced, Write, watched
 
 _MEMO_BYTES = 32 << 20
-_EMPTY = Encoded("", NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A conversation's last prompt, and where its messages begin."""
+
+    encoded: Encoded
+    openings: tuple[Opening, ...] = ()
+
+
+_NOTHING = Turn(Encoded("", NOTHING))
 
 
 class RenderedEncoder:
     """Encodes what a template rendered. Thread-safe.
 
-    `bos_id` is the token that every prompt begins with exactly once, None if the model wants none.
+    `bos_id` is the token that every prompt begins with exactly once, None if the model wants none;
+    `bytes_of` gives the bytes that a token stands for.
     """
 
-    def __init__(self, pieces: PieceEncoder, bos_id: int | None) -> None:
+    def __init__(
+        self, pieces: PieceEncoder, bos_id: int | None, bytes_of: Callable[[int], bytes]
+    ) -> None:
         self.pieces = pieces
+        self._bytes_of = bytes_of
         self._bos_id = bos_id
-        self._last: Memo[Hashable, Encoded] = Memo(_MEMO_BYTES, _encoded_bytes)
+        self._last: Memo[Hashable, Turn] = Memo(_MEMO_BYTES, _turn_bytes)
 
     def encode(self, rendered: str) -> TokenIds:
         return self.begun_once(self.pieces.encode(rendered))
 
-    def encode_turn(self, rendered: str, conversation: Hashable) -> TokenIds:
-        """The same, for a prompt that probably continues the last one of its conversation."""
-        encoded = self.pieces.continue_from(self._last.get(conversation) or _EMPTY, rendered)
-        self._last.put(conversation, encoded)
-        return self.begun_once(encoded.ids)
+    def encode_turn(
+        self, conversation: Hashable, traced: Traced, write: Write
+    ) -> tuple[TokenIds, tuple[MessageStart, ...]]:
+        """Render by `write` and encode a prompt that probably continues its conversation's last
+        one; with where its messages begin."""
+        before = self._last.get(conversation) or _NOTHING
+        first = max(0, len(before.openings) - 2) if self.pieces.by_pieces else 0
+        reading = watched(traced.messages, first, write)
+        encoded = self.pieces.continue_from(before.encoded, reading.text)
+        known = _unchanged(before.openings, encoded.bounds[0][0])
+        if first >= max(1, len(known)):
+            reading = watched(traced.messages, 0, write)
+        ids = self.begun_once(encoded.ids)
+        bounds = sorted({*encoded.joints, *encoded.bounds})
+        places = TokenPlaces(
+            reading.text, encoded.ids, bounds, self._bytes_of, len(ids) - len(encoded.ids)
+        )
+        openings = traced.openings(reading, places, known)
+        self._last.put(conversation, Turn(encoded, openings))
+        return ids, tuple(chain.from_iterable(opening.starts for opening in openings))
 
     def begun_once(self, ids: TokenIds) -> TokenIds:
         """The ids behind exactly one beginning-of-text token, if the model wants one."""
@@ -48,5 +80,12 @@ class RenderedEncoder:
         return ids if count == 1 else np.concatenate([token_ids([self._bos_id]), ids[count:]])
 
 
-def _encoded_bytes(key: Hashable, encoded: Encoded) -> int:
-    return sys.getsizeof(encoded.text) + encoded.ids.nbytes + 4096
+def _unchanged(openings: Sequence[Opening], characters: int) -> tuple[Opening, ...]:
+    """Those of messages that end within the first `characters`, which two prompts share."""
+    return tuple(opening for opening in openings if opening.characters <= characters)[:-1]
+
+
+def _turn_bytes(key: Hashable, turn: Turn) -> int:
+    encoded = turn.encoded
+    places = 200 * (len(encoded.bounds) + len(turn.openings))
+    return sys.getsizeof(encoded.text) + encoded.ids.nbytes + places + 4096

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -41,6 +41,17 @@ class Template(Protocol):
     ) -> str:
         """Raises PromptRejected with the template's own words."""
 
+    def pieces(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        now: datetime,
+        *,
+        generation: bool,
+    ) -> Iterator[str]:
+        """The same text, piece by piece as the template writes it."""
+
 
 class JinjaTemplate:
     """One Jinja source, or one for prompts with tools and one for those without. Thread-safe."""
@@ -66,9 +77,20 @@ class JinjaTemplate:
         *,
         generation: bool,
     ) -> str:
+        return "".join(self.pieces(messages, tools, options, now, generation=generation))
+
+    def pieces(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        now: datetime,
+        *,
+        generation: bool,
+    ) -> Iterator[str]:
         template = self._with_tools if tools else self._plain
         try:
-            return template.render(
+            yield from template.generate(
                 {**self._special_tokens, **options},
                 messages=messages,
                 tools=tools or None,
@@ -106,6 +128,17 @@ class FunctionTemplate:
         except Exception as error:  # as above
             raise PromptRejected(f"The chat template refuses this: {error}", "messages") from error
 
+    def pieces(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        now: datetime,
+        *,
+        generation: bool,
+    ) -> Iterator[str]:
+        yield self.render(messages, tools, options, now, generation=generation)
+
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Refuse template options that would replace what the request itself says."""
@@ -137,7 +170,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self._safe: dict[tuple[type, str], bool] = {}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+        if isinstance(obj, dict) and attribute not in _DICT_ATTRIBUTES:
             try:
                 return obj[attribute]
             except KeyError:

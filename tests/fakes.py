@@ -25,6 +25,7 @@ from mlx_backend.messages import (
     CacheKind,
     Marks,
     MemoryReport,
+    MessageStart,
     ModelInfo,
     OutputDelta,
     Prompt,
@@ -381,25 +382,25 @@ class BytePrompts:
         ids: list[int] = []
         if tools:
             ids += self._turn("tools", json.dumps(list(tools)))
-        ids += self._turns(head, 0)
         head_end = len(ids)
-        ids += self._turns(messages[len(head) :], len(head))
+        starts: list[MessageStart] = []
+        for index, message in enumerate(messages):
+            starts.append(MessageStart(len(ids), index, message["role"]))
+            ids += self._message(index, message)
+            if index < len(head):
+                head_end = len(ids)
         stable_end = len(ids)
         ids += [TURN_START, *b"assistant\n"]
         marks = Marks(head_end=head_end, last_user_end=stable_end, stable_end=stable_end)
-        return Prompt(token_ids(ids), marks)
+        return Prompt(token_ids(ids), marks, tuple(starts))
 
-    def _turns(self, messages: Sequence[Mapping[str, Any]], first: int) -> list[int]:
-        ids: list[int] = []
-        for index, message in enumerate(messages, first):
-            content = message.get("content") or ""
-            calls = message.get("tool_calls")
-            try:
-                ids += self._turn(message["role"], content + (json.dumps(calls) if calls else ""))
-            except UnicodeEncodeError as error:
-                field_name = f"messages[{index}].content"
-                raise PromptRejected("not valid Unicode text", field_name) from error
-        return ids
+    def _message(self, index: int, message: Mapping[str, Any]) -> list[int]:
+        content, calls = message.get("content") or "", message.get("tool_calls")
+        try:
+            return self._turn(message["role"], content + (json.dumps(calls) if calls else ""))
+        except UnicodeEncodeError as error:
+            field_name = f"messages[{index}].content"
+            raise PromptRejected("not valid Unicode text", field_name) from error
 
     @staticmethod
     def _turn(role: str, content: str) -> list[int]:
