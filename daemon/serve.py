@@ -96,6 +96,7 @@ class _Run:
         engine = Engine(
             self._load_or_stop,
             make_cache=self._make_cache,
+            memory_bytes=self._memory_bytes,
             chunk_tokens=settings.chunk_tokens,
             max_concurrent=settings.max_concurrent_requests,
             max_queued=settings.max_queued_requests,
@@ -138,6 +139,11 @@ class _Run:
             max_bytes=_default_cache_bytes(info) if limit is None else limit,
         )
 
+    def _memory_bytes(self, info: ModelInfo) -> int:
+        """On the engine's thread: what rows and prefix cache may take together."""
+        limit = self._settings.memory_bytes
+        return _default_memory_bytes(info) if limit is None else limit
+
 
 def _authority(file: Path) -> Authority | None:
     """Who may do what only this account may; nobody, where the token cannot be kept."""
@@ -165,6 +171,12 @@ def named_policy(name: str | None) -> OffsetsFunction | None:
     return chosen
 
 
+def _default_memory_bytes(info: ModelInfo) -> int:
+    from mlx_backend.memory import default_budget_bytes, this_machine
+
+    return default_budget_bytes(this_machine(), info.weight_bytes)
+
+
 def _default_cache_bytes(info: ModelInfo) -> int:
     from mlx_backend.memory import default_cache_bytes, this_machine
 
@@ -190,6 +202,8 @@ def model_loader(settings: Settings) -> Load:
             name=settings.name,
             kv_bits=settings.kv_bits,
             context_size=settings.context_size,
+            pool_bytes=settings.pool_bytes,
+            wire_weights=settings.wire_weights == "yes",
         )
 
     return load_model

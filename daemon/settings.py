@@ -130,6 +130,18 @@ class Settings:
     prefix_cache_bytes: int | None = row(
         byte_size, "SIZE", "Memory for snapshots, such as 2GB", unset="a share of memory"
     )
+    memory_bytes: int | None = row(
+        byte_size,
+        "SIZE",
+        "Memory for running requests and snapshots together",
+        unset="what the model leaves",
+    )
+    pool_bytes: int | None = row(
+        byte_size, "SIZE", "Freed memory that mlx may keep for reuse", unset="1/16 of memory"
+    )
+    wire_weights: str = row(
+        one_of("no", "yes"), "no|yes", "Keep the weights, and nothing else, from being paged", "no"
+    )
     prefix_checkpoint_prompt_end: str | None = row(
         one_of("initial", "every"),
         "initial|every",

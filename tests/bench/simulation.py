@@ -15,6 +15,7 @@ import numpy as np
 
 from daemon.bench.floor import History, boundary_before, floor
 from daemon.bench.traffic import Answer, Request, Scenario
+from daemon.budget import Budget
 from daemon.deliveries import Delivery, Generation, Outbox
 from daemon.generation import GenerationRequest
 from daemon.inference import Inference, ReadingPolicy
@@ -97,9 +98,11 @@ class Simulation:
         script = Script(
             tongue.reply, span_token_bytes=span_token_bytes, checkpoint_bytes=checkpoint_bytes
         )
+        model = ScriptedModel(script, kind)
         self._inference = Inference(
-            model=ScriptedModel(script, kind),
+            model=model,
             cache=self.cache,
+            budget=Budget.of_model(model.info, None),
             policy=ReadingPolicy(chunk_tokens=chunk_tokens),
             sessions=self._sessions,
             records=Records(),
