@@ -87,9 +87,17 @@ def say(sentence: str, value: Any, as_json: bool) -> None:
 
 
 def show(*parts: RenderableType, to_stderr: bool = False) -> None:
+    """In a pipe without the blanks that fill up columns."""
     from rich.console import Console
 
-    Console(stderr=to_stderr, highlight=False).print(*parts, sep="\n")
+    console = Console(stderr=to_stderr, highlight=False)
+    if console.is_terminal:
+        console.print(*parts, sep="\n")
+        return
+    with console.capture() as captured:
+        console.print(*parts, sep="\n")
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    print(*lines, sep="\n", file=console.file)
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -144,6 +152,11 @@ def top(resolved: Resolved, as_json: JsonFlag = False) -> None:
     client = client_of(resolved)
     if as_json:
         print_json(asdict(client.status()))
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        from daemon.views.top import top_view
+
+        show(top_view(client.status()))
         return
     from rich.console import Console
 

@@ -1,7 +1,6 @@
 """A view of the daemon that renews itself in a terminal, once a second, until `q` or Ctrl-C.
 
-The terminal is taken as it is found and given back so, however it ends. Where the output is no
-terminal, or the input is none, there is one frame.
+The terminal is taken as it is found and given back so, however it ends.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ QUIT = frozenset(b"qQ\x04")
 def watch(fetch: Callable[[], DaemonStatus], console: Console) -> None:
     """Show what `fetch` says, again and again; what it raises ends the view."""
     status = fetch()
-    if not (console.is_terminal and sys.stdin.isatty()):
-        console.print(top_view(status))
-        return
     live = Live(top_view(status), console=console, screen=True, auto_refresh=False)
     with suppress(KeyboardInterrupt), _keys() as quits_within, live:
         live.refresh()

@@ -108,7 +108,7 @@ def _cache(cache: CacheStatus) -> Iterator[Metric]:
             yield _gauge(f"mlxd_cache_{name}", words, number)
     lookups = {"hit": cache.hits, "miss": cache.misses}
     yield _by("mlxd_cache_lookups", "Prompts looked up, by result", "result", lookups)
-    yield _by("mlxd_cache_evictions", "Entries dropped, by reason", "reason", _evictions(cache))
+    yield _by("mlxd_cache_evictions", "States dropped, by reason", "reason", _evictions(cache))
     for name, words, number in (
         (
             "thinned_checkpoints",

@@ -62,7 +62,7 @@ def description(entry: EntryStatus) -> str:
     live = "live" if entry.live_of == entry.session else f"live for {plain(entry.live_of or '')}"
     return listed(
         (
-            f"{phrase(entry.kind)}{owner}" if entry.kind else "mere fork",
+            f"{phrase(entry.kind)}{owner}" if entry.kind else "branching point",
             "checkpoint" if entry.has_checkpoint else "",
             live if entry.live_of is not None else "",
             f"in use by {count(entry.pins)}" if entry.pins else "",

@@ -38,8 +38,9 @@ def _facts(status: DaemonStatus, rates: str) -> Iterator[tuple[str, str]]:
     engine = status.engine
     yield "daemon", f"up {duration(status.uptime_seconds)}, process {status.pid}"
     yield from model_facts(engine.model)
-    yield from memory_facts(engine.memory)
-    yield from cache_facts(engine.cache)
+    if engine.model.state == "ready":
+        yield from memory_facts(engine.memory)
+        yield from cache_facts(engine.cache)
     yield from work_facts(engine)
     if rates:
         yield "now", rates
@@ -98,16 +99,20 @@ def cache_facts(cache: CacheStatus) -> Iterator[tuple[str, str]]:
         f"{counted(cache.live_leaves, 'live leaf', 'live leaves')}, {count(cache.tokens)} tokens, "
         f"{size(cache.bytes)} of {size(cache.max_bytes)} ({share(cache.bytes, cache.max_bytes)})",
     )
-    arrays = _of_limit(cache.arrays, cache.max_arrays or None)
+    checkpoints = counted(cache.checkpoints, "checkpoint")
     yield (
         "",
-        f"spans {size(cache.span_bytes)}, {counted(cache.checkpoints, 'checkpoint')} "
-        f"{size(cache.checkpoint_bytes)}, index {size(cache.index_bytes)}, {arrays} arrays",
+        listed(
+            (
+                f"spans {size(cache.span_bytes)}",
+                f"{checkpoints} {size(cache.checkpoint_bytes)}" if cache.checkpoints else "",
+                f"index {size(cache.index_bytes)}",
+                f"{_of_limit(cache.arrays, cache.max_arrays or None)} arrays",
+            )
+        ),
     )
-    yield (
-        "",
-        f"{counted(cache.hits, 'hit')}, {counted(cache.misses, 'miss', 'misses')}; {_gone(cache)}",
-    )
+    lookups = f"{counted(cache.hits, 'hit')}, {counted(cache.misses, 'miss', 'misses')}"
+    yield "", f"{lookups}; {_lost(cache)}"
     if cache.skipped_captures:
         yield "", f"{counted(cache.skipped_captures, 'capture')} skipped for want of room"
     if cache.failed_restores:
@@ -118,18 +123,22 @@ def _of_limit(number: int, limit: int | None) -> str:
     return count(number) if limit is None else f"{count(number)} of {count(limit)}"
 
 
-def _gone(cache: CacheStatus) -> str:
-    reasons = (
-        ("entries", cache.evicted_by_entries),
-        ("bytes", cache.evicted_by_bytes),
-        ("arrays", cache.evicted_by_arrays),
-        ("idle", cache.evicted_by_idle),
-        ("reset", cache.evicted_by_reset),
-        ("sessions", cache.evicted_by_sessions),
-    )
-    by = listed(f"{count(number)} by {reason}" for reason, number in reasons if number)
-    thinned = f", {count(cache.thinned_checkpoints)} thinned" if cache.thinned_checkpoints else ""
-    return f"{count(cache.evicted_entries)} evicted{f' ({by})' if by else ''}{thinned}"
+def _lost(cache: CacheStatus) -> str:
+    """States that are kept no more, by what took them."""
+    reasons = {
+        "entries": cache.evicted_by_entries,
+        "bytes": cache.evicted_by_bytes,
+        "arrays": cache.evicted_by_arrays,
+        "idle": cache.evicted_by_idle,
+        "reset": cache.evicted_by_reset,
+        "sessions": cache.evicted_by_sessions,
+    }
+    by = listed(f"{count(number)} by {reason}" for reason, number in reasons.items() if number)
+    if not by:
+        return "nothing evicted"
+    thinned = cache.thinned_checkpoints
+    note = f"; {count(thinned)} of them inside conversations" if thinned else ""
+    return f"{count(sum(reasons.values()))} evicted ({by}{note})"
 
 
 def work_facts(engine: EngineStatus) -> Iterator[tuple[str, str]]:
@@ -165,7 +174,9 @@ def _now(engine: EngineStatus) -> Iterable[RenderableType]:
 def _sessions(engine: EngineStatus, limit: int) -> Iterable[RenderableType]:
     latest = sorted(engine.sessions, key=lambda session: session.idle_seconds)[:limit]
     if latest:
-        yield section(_some("Sessions", len(latest), len(engine.sessions)), sessions_table(latest))
+        yield section(
+            some_of("Sessions", len(latest), len(engine.sessions)), sessions_table(latest)
+        )
 
 
 def _reads(engine: EngineStatus, limit: int) -> Iterable[RenderableType]:
@@ -176,5 +187,6 @@ def _reads(engine: EngineStatus, limit: int) -> Iterable[RenderableType]:
         yield section("Last requests, the newest below", requests_table(latest))
 
 
-def _some(title: str, shown: int, number: int) -> str:
+def some_of(title: str, shown: int, number: int) -> str:
+    """A title that says how many are left out."""
     return title if shown == number else f"{title}: the last {shown} of {count(number)}"

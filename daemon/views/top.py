@@ -11,11 +11,12 @@ from rich.text import Text
 from daemon.status import DaemonStatus, EngineStatus
 from daemon.views.requests import requests_table
 from daemon.views.sessions import sessions_table
-from daemon.views.status import cache_facts, memory_facts, work_facts
+from daemon.views.status import cache_facts, memory_facts, some_of, work_facts
 from daemon.views.tables import facts, section
 from daemon.views.words import counted, duration, plain
 
-LATEST = 50
+SHOWN_SESSIONS = 4
+SHOWN_REQUESTS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,13 @@ def top_view(status: DaemonStatus, rates: Rates | None = None) -> RenderableType
     if present:
         title = f"Now: {len(engine.running)} running, {len(engine.waiting)} waiting"
         parts.append(section(title, requests_table(present)))
-    if engine.recent:
-        latest = engine.recent[: -LATEST - 1 : -1]
-        parts.append(section("Last requests", requests_table(latest)))
     if engine.sessions:
-        ordered = sorted(engine.sessions, key=lambda session: session.idle_seconds)
-        parts.append(section("Sessions", sessions_table(ordered)))
+        latest = sorted(engine.sessions, key=lambda session: session.idle_seconds)[:SHOWN_SESSIONS]
+        title = some_of("Sessions", len(latest), len(engine.sessions))
+        parts.append(section(title, sessions_table(latest)))
+    if engine.recent:
+        newest_first = engine.recent[: -SHOWN_REQUESTS - 1 : -1]
+        parts.append(section("Last requests, the newest above", requests_table(newest_first)))
     return Group(*parts)
 
 

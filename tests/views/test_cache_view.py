@@ -22,7 +22,7 @@ def test_an_entry_shows_what_it_holds_and_whose_it_is():
     assert "head of main, checkpoint" in text
     words = " ".join(text.split())
     assert "prompt end of sub, live for main" in words
-    assert "mere fork 4,000" in words
+    assert "branching point 4,000" in words
 
 
 def test_the_entry_used_last_stands_first():
