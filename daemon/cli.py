@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from enum import IntEnum, StrEnum
@@ -163,6 +164,30 @@ def top(resolved: Resolved, as_json: JsonFlag = False) -> None:
     from daemon.top import watch
 
     watch(client.status, Console(highlight=False))
+
+
+@app.command()
+@accepts_settings(only("port"))
+def why(
+    resolved: Resolved,
+    request: Annotated[
+        str | None,
+        typer.Argument(
+            help="A request's id or its beginning, or a session for its last one. "
+            "Without: the last request of all.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say in sentences what one request reused, and why it read the rest."""
+    found = client_of(resolved).request(request)
+    if as_json:
+        print_json(asdict(found))
+        return
+    from daemon.views.why import why_view
+
+    show(why_view(found, time.time()))
 
 
 class CacheAction(StrEnum):

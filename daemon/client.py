@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from daemon.errors import NotAnswering, NotRunning, Refused
+from daemon.errors import CommandFailed, NotAnswering, NotRunning, Refused
 from daemon.own_token import read_token
 
 if TYPE_CHECKING:
@@ -77,6 +78,18 @@ class Client:
 
         return self._parsed(SessionList, body)
 
+    def request(self, wanted: str | None = None) -> RequestStatus:
+        """The request whose id begins so, or the last one of that session; else the very last.
+
+        Raises CommandFailed if there is none, or more than one.
+        """
+        engine = self.status().engine
+        body = self._answer("GET", "/mlxd/requests", with_token=True)
+        from daemon.status import RequestList
+
+        past = self._parsed(RequestList, body).data
+        return chosen(past, (*engine.running, *engine.waiting), wanted)
+
     def reset_session(self, session: str) -> SessionStatus:
         path = f"/v1/sessions/{quote(session, safe='')}/reset"
         body = self._answer("POST", path, with_token=True)
@@ -128,3 +141,23 @@ class Client:
             raise NotAnswering(
                 f"Port {self._port} answers, but not as mlxd of this version."
             ) from None
+
+
+def chosen(
+    past: Sequence[RequestStatus], present: Sequence[RequestStatus], wanted: str | None
+) -> RequestStatus:
+    """See `Client.request`. Ids may begin as answers' ids do, or with neither prefix."""
+    if wanted is None:
+        if not past:
+            raise CommandFailed("No request has ended yet.")
+        return past[-1]
+    plain = wanted.removeprefix("req_").removeprefix("chatcmpl-").removeprefix("cmpl-")
+    everything = (*past, *present)
+    found = {each.id: each for each in everything if each.id.removeprefix("req_").startswith(plain)}
+    if len(found) > 1:
+        raise CommandFailed(f"{len(found)} requests begin with {wanted}: give more of the id.")
+    of_session = [each for each in everything if each.session == wanted]
+    matches = [*found.values()] or of_session[-1:]
+    if not matches:
+        raise CommandFailed(f"No request of late begins with {wanted}, and no session is named so.")
+    return matches[0]

@@ -275,3 +275,11 @@ class SessionList:
 
     data: tuple[SessionStatus, ...] = ()
     object: str = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestList:
+    """The last requests, the newest last; in the same form as SessionList."""
+
+    data: tuple[RequestStatus, ...] = ()
+    object: str = "list"
