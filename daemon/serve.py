@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import socket
 from collections.abc import Callable
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
+from typing import NoReturn
 from uuid import uuid4
 
 from daemon import paths
@@ -64,13 +66,23 @@ def serve(
     authority = _authority(token_file) if token_file is not None else None
     run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority, policy)
     asyncio.run(run.until_stopped(sockets))
+    if run.left_a_load:
+        _leave_at_once()
     if run.refusal is not None:
         raise ConfigurationError(str(run.refusal)) from run.refusal
     return EXIT_OK
 
 
+def _leave_at_once() -> NoReturn:
+    """End the process under a thread that is inside mlx: the interpreter's own end, which takes
+    modules away from such a thread, would crash."""
+    logging.shutdown()
+    os._exit(EXIT_OK)
+
+
 class _Run:
-    """One life of the daemon. `refusal` is set if its model turns out not to be servable."""
+    """One life of the daemon. `refusal` is set if its model turns out not to be servable,
+    `left_a_load` if it was stopped while a model was being loaded."""
 
     def __init__(
         self,
@@ -87,13 +99,15 @@ class _Run:
         self._grace_seconds = grace_seconds
         self._authority = authority
         self._policy = policy
+        self._is_loading = False
         self._has_loaded = False
         self.refusal: BackendError | None = None
+        self.left_a_load = False
 
     async def until_stopped(self, sockets: list[socket.socket]) -> None:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
-        engine = Engine(
+        engine = self._engine = Engine(
             self._load_or_stop,
             make_cache=self._make_cache,
             memory_bytes=self._memory_bytes,
@@ -109,14 +123,23 @@ class _Run:
         door = Door(engine, settings.max_body_bytes, self._keep_alive)
         identity = Identity.of_new_run(uuid4().hex, settings.port)
         app = build_app(door, identity, authority=self._authority)
-        self._server = Server(app, engine.close, self._grace_seconds)
+        self._server = Server(app, self._close, self._grace_seconds)
         engine.start()
         log.info("listening on http://127.0.0.1:%d", settings.port)
         await self._server.serve(sockets)
 
+    async def _close(self, grace_seconds: float) -> None:
+        """A load cannot be interrupted, and takes long; nobody's answer depends on it."""
+        if self._is_loading:
+            log.info("stopped while the model was loading")
+            self.left_a_load = True
+        else:
+            await self._engine.close(grace_seconds)
+
     def _load_or_stop(self) -> LoadedModel:
         """On the engine's thread. A model that was never servable ends the daemon; a later
         failure does not: the engine tries again."""
+        self._is_loading = True
         try:
             model = self._load()
         except BackendError as error:
@@ -124,6 +147,8 @@ class _Run:
                 self.refusal = error
                 self._loop.call_soon_threadsafe(self._server.stop)
             raise
+        finally:
+            self._is_loading = False
         self._has_loaded = True
         log.info(
             "%s is ready, with a context of %d tokens", model.info.name, model.info.context_size

@@ -82,6 +82,12 @@ def test_an_idle_daemon_stops_at_once_also_with_open_connections_or_a_model_half
         assert daemon.stop() == 0
 
 
+def test_a_stop_does_not_wait_for_a_model_that_loads() -> None:
+    with running(script={"load_seconds": 60.0}, wait="loading") as daemon:
+        assert daemon.stop() == 0
+        assert "Traceback" not in daemon.process.stderr.read()
+
+
 def test_a_port_that_is_taken_is_a_wrong_setting() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
