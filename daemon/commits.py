@@ -61,14 +61,17 @@ class Commits:
         """Capture the first `length` prompt tokens: on models that can be cut, also from behind."""
         self._store(turn, turn.tokens[:length], Use(kind, turn.session.id))
 
-    def end(self, turn: Turn) -> None:
-        """Capture all that the row holds, as its request ends in whatever phase, but for errors."""
+    def end(self, turn: Turn, *, is_cut: bool = False) -> None:
+        """Capture all that the row holds, as its request ends in whatever phase, but for errors.
+
+        `is_cut`: it was cancelled, and may well be sent again from before.
+        """
         if turn.row is None:
             return
         if turn.phase is Phase.READING:
             key, kind = turn.tokens[: turn.position], EntryKind.PARTIAL
         elif turn.outputs:
-            key, kind = turn.history(), EntryKind.TURN_END
+            key, kind = turn.history(), EntryKind.PARTIAL if is_cut else EntryKind.TURN_END
         else:
             return
         self._store(turn, key, Use(kind, turn.session.id, turn.holder, turn.keeps_end))

@@ -27,7 +27,6 @@ from daemon.generation import (
     Started,
 )
 from daemon.prefix_cache.cache import Match, PrefixCache
-from daemon.prefix_cache.explain import why_read
 from daemon.prefix_cache.policies import ByOptions, CheckpointPolicy, Reading
 from daemon.records import Records
 from daemon.rows import Rows
@@ -92,7 +91,7 @@ class Inference:
 
     def cancel(self, turn: Turn) -> None:
         """End a turn in whatever phase it is, keeping what was read and generated."""
-        self._commits.end(turn)
+        self._commits.end(turn, is_cut=True)
         self._end(turn, Phase.CANCELLED, Finished(FinishReason.CANCELLED, turn.usage))
         self._sharing.moved(turn)
         self.rows.settle()
@@ -100,7 +99,7 @@ class Inference:
     def stop(self, error: DaemonError) -> None:
         """End every turn because the daemon closes, keeping what they have."""
         for turn in list(self.turns):
-            self._commits.end(turn)
+            self._commits.end(turn, is_cut=True)
             self._fail(turn, error)
 
     def abandon(self, unavailable: DaemonError, is_tree_sound: bool) -> None:
@@ -175,9 +174,9 @@ class Inference:
         turn.started = self._clock()
         turn.reused = turn.position
         restore_failed = turn.reused < match.length
-        turn.why_read = why_read(match, prompt, restore_failed=restore_failed)
+        turn.explain(match, restore_failed=restore_failed)
         self._plan(turn, match.common)
-        self._outbox.put(turn.generation, Started(turn.reused, prompt))
+        self._outbox.put(turn.generation, Started(turn.reused, prompt, turn.reason))
 
     def _plan(self, turn: Turn, common: int) -> None:
         """Decide what is captured of it; `turn.stops` are the forks that others wait for."""

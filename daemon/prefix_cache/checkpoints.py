@@ -96,17 +96,21 @@ def checkpoint_offsets(
     if cache_kind is CacheKind.SLICEABLE:
         if takes_end:
             stops.append(Stop(last, EntryKind.PROMPT_END))
-        elif interval:
-            stops.append(Stop(last // interval * interval, EntryKind.INTERVAL))
+        else:
+            stops.extend(_multiples(interval, start, last))
         return distinct_stops(stops, start, last, minimum_gap=1)
     if takes_end:
         stops.append(Stop(prompt.marks.head_end, EntryKind.HEAD))
         stops.append(Stop(common, EntryKind.FORK))
         stops.extend(_ends(prompt))
+    stops.extend(_multiples(interval, start, last))
+    return distinct_stops(stops, start, last, minimum_gap=minimum_gap)
+
+
+def _multiples(interval: int | None, start: int, last: int) -> Iterator[Stop]:
     if interval:
         first = (start // interval + 1) * interval
-        stops.extend(Stop(at, EntryKind.INTERVAL) for at in range(first, last + 1, interval))
-    return distinct_stops(stops, start, last, minimum_gap=minimum_gap)
+        yield from (Stop(at, EntryKind.INTERVAL) for at in range(first, last + 1, interval))
 
 
 def _ends(prompt: Prompt) -> Iterator[Stop]:

@@ -1,8 +1,9 @@
 """Putting state into the tree: what is let in, whose it is, and what gives way to it.
 
 On sliceable models an entry supersedes the one that it extends: none lies above another. On all
-models a session's live leaf replaces those that it extends; its other branches stay, up to
-`MAX_BRANCHES`. What gave way to a newcomer that cannot stay gets its place back.
+models a session's live leaf replaces those that it extends (where state cannot be cut, that of a
+cut turn does not); its other branches stay, up to `MAX_BRANCHES`. What gave way to a newcomer that
+cannot stay gets its place back.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class Store:
         gave_way = []
         is_superseding = self.kind is CacheKind.SLICEABLE and node.is_shared
         for above in list(node.above()):
-            is_replaced = mark.holder in above.holders
+            is_replaced = mark.holder in above.holders and self._stands_for(above, mark)
             if above.kind is None or not (is_replaced or (is_superseding and above.is_shared)):
                 continue
             holder = mark.holder if is_replaced else None
@@ -178,6 +179,15 @@ class Store:
                 self.tree.unmark(above)
                 self.tree.tidy(above)
         return gave_way
+
+    def _stands_for(self, leaf: Node, newcomer: Mark) -> bool:
+        """Whether a session that holds the newcomer can do without a live leaf above it.
+
+        A cut turn's end is no place to go back to, and where state cannot be cut behind itself,
+        the whole turn before it is: its own earlier cuts alone give way.
+        """
+        is_cut = newcomer.kind is EntryKind.PARTIAL
+        return self.kind is CacheKind.SLICEABLE or not is_cut or leaf.kind is EntryKind.PARTIAL
 
     def _conversation(self, name: str, extended: Node) -> str:
         """Whose entry this is: `name`'s, or, if that is new here, that of the entry it extends.

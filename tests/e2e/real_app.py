@@ -119,7 +119,7 @@ class Pair:
     ) -> None:
         self.kind = folder.name
         self.warm = App(folder, cache, options)
-        self.cold = App(folder, {"max_entries": 0}, options)
+        self.cold = App(folder, {"max_bytes": 0}, options)
         self._runner = runner
 
     @property
