@@ -58,8 +58,12 @@ def can_merge(caches: Caches) -> bool:
 def pads_harmlessly(model: Any, layout: CacheLayout) -> bool:
     """Whether `model` gives two rows of different lengths in one batch what it gives each alone.
 
-    Some models take a position from the batch's width instead of the row's own count.
+    Some models take a position from the batch's width instead of the row's own count; that shows
+    in a short trial. Others choose whole blocks of keys and count the blocks from the padding on:
+    that shows only where there are more blocks than they choose, after thousands of tokens.
     """
+    if _chooses_blocks(model):
+        return False
     alone = [_probe_row(model, layout, length) for length in PROBE_LENGTHS]
     together = merged([Source(deepcopy(caches), 0) for caches in alone])
     token = mx.array([[1]])
@@ -85,6 +89,11 @@ def merged(sources: Sequence[Source]) -> Caches:
         for source in sources:
             source.caches[layer] = None
     return caches
+
+
+def _chooses_blocks(model: Any) -> bool:
+    modules = model.modules() if hasattr(model, "modules") else ()
+    return any(getattr(module, "index_block_size", None) for module in modules)
 
 
 def _probe_row(model: Any, layout: CacheLayout, length: int) -> Caches:

@@ -223,6 +223,28 @@ KINDS: Mapping[str, TinyModel] = {
             "emb_split_num": 2,
         }
     ),
+    "minimax-m3": TinyModel(
+        {
+            "model_type": "minimax_m3_vl",
+            "text_config": {
+                **_SIZES,
+                "num_hidden_layers": 2,
+                "dense_intermediate_size": 64,
+                "shared_intermediate_size": 32,
+                "num_local_experts": 2,
+                "num_experts_per_tok": 1,
+                "moe_layer_freq": [0, 1],
+                "sparse_attention_config": {
+                    "sparse_num_index_heads": 2,
+                    "sparse_index_dim": 32,
+                    "sparse_block_size": 8,
+                    "sparse_topk_blocks": 3,
+                    "sparse_local_block": 1,
+                    "sparse_attention_freq": [0, 1],
+                },
+            },
+        }
+    ),
     "concatenating": TinyModel(_LLAMA, lambda count: [ConcatenateKVCache() for _ in range(count)]),
     "keeping-ring": TinyModel(_LLAMA, lambda count: [_keeping_ring() for _ in range(count)]),
     "idle-layer": TinyModel(_LLAMA, lambda count: [KVCache() for _ in range(count + 1)]),

@@ -32,6 +32,7 @@ class ListeningModel:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.modules = model.modules
         self.logits: dict[int, Any] = {}
         self.failures = 0  # how many coming calls raise
         self.spoilt: LiveRow | None = None  # the row whose next logits are not numbers

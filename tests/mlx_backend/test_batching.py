@@ -29,7 +29,7 @@ from tests.mlx_backend.tiny_rows import live_bytes, some_tokens, tiny_layout, ti
 
 GIB = 1 << 30
 ALONE = {"llama4", "concatenating", "keeping-ring", "unknown"}  # no batched form
-MISPLACED = {"afm7"}  # takes positions from the width of the batch
+MISPLACED = {"afm7", "minimax-m3"}  # takes positions from the width of the batch, or blocks
 PROMPTS = [some_tokens(n, seed=n) for n in (7, 300, 41, 129, 2)]
 LENGTHS = [1, 64, 3, 20, 64]
 
