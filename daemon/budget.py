@@ -17,26 +17,30 @@ ROUNDING_TOKENS = 256
 """Backends round buffers up to as much."""
 
 
-def row_room(tokens: int, to_come: int) -> int:
-    """For how many tokens a row of `tokens` has room when at most `to_come` will follow."""
-    return tokens + min(to_come, GROWTH_TOKENS)
-
-
 @dataclass(frozen=True, slots=True)
 class Budget:
     """`max_bytes` for all rows and the prefix cache; None for no limit.
 
     A row keeps `token_bytes` for each token that it has room for, and `whole_bytes` however long
-    it is: the state of the layers that do not grow.
+    it is: the state of the layers that do not grow. It grows by `growth_tokens`.
     """
 
     max_bytes: int | None
     token_bytes: int
     whole_bytes: int
+    growth_tokens: int = GROWTH_TOKENS
 
     @classmethod
     def of_model(cls, info: ModelInfo, max_bytes: int | None) -> Budget:
         return cls(max_bytes, info.span_token_bytes, info.checkpoint_bytes)
+
+    @classmethod
+    def without_limit(cls, info: ModelInfo) -> Budget:
+        return cls.of_model(info, None)
+
+    def row_room(self, tokens: int, to_come: int) -> int:
+        """For how many tokens a row of `tokens` is given room when up to `to_come` will follow."""
+        return tokens + min(to_come, self.growth_tokens)
 
     def row_bytes(self, room: int) -> int:
         """What a row with room for so many tokens takes."""
@@ -49,7 +53,7 @@ class Budget:
 
     def refusal(self, prompt: int, max_tokens: int) -> str | None:
         """Why a prompt can never run, not even alone beside an empty cache; None if it can."""
-        needed = self.row_bytes(row_room(prompt, max_tokens))
+        needed = self.row_bytes(self.row_room(prompt, max_tokens))
         if self.max_bytes is None or needed <= self.max_bytes:
             return None
         return (

@@ -25,6 +25,7 @@ from daemon.api.app import build_app
 from daemon.api.authority import Authority
 from daemon.api.endpoint import Door
 from daemon.api.sse import KeepAlive
+from daemon.budget import Budget
 from daemon.engine import Engine
 from daemon.errors import CommandFailed, ConfigurationError
 from daemon.own_token import own_token
@@ -110,7 +111,7 @@ class _Run:
         engine = self._engine = Engine(
             self._load_or_stop,
             make_cache=self._make_cache,
-            memory_bytes=self._memory_bytes,
+            make_budget=self._make_budget,
             chunk_tokens=settings.chunk_tokens,
             max_concurrent=settings.max_concurrent_requests,
             max_queued=settings.max_queued_requests,
@@ -164,10 +165,10 @@ class _Run:
             max_bytes=_default_cache_bytes(info) if limit is None else limit,
         )
 
-    def _memory_bytes(self, info: ModelInfo) -> int:
+    def _make_budget(self, info: ModelInfo) -> Budget:
         """On the engine's thread: what rows and prefix cache may take together."""
         limit = self._settings.memory_bytes
-        return _default_memory_bytes(info) if limit is None else limit
+        return Budget.of_model(info, _default_memory_bytes(info) if limit is None else limit)
 
 
 def _authority(file: Path) -> Authority | None:

@@ -79,7 +79,7 @@ class Worker:
         self,
         load: Callable[[], LoadedModel],
         make_cache: Callable[[ModelInfo], PrefixCache],
-        memory_bytes: Callable[[ModelInfo], int | None],
+        make_budget: Callable[[ModelInfo], Budget],
         policy: ReadingPolicy,
         sessions: Sessions,
         outbox: Outbox,
@@ -90,7 +90,7 @@ class Worker:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._load_model = load
         self._make_cache = make_cache
-        self._memory_bytes = memory_bytes
+        self._make_budget = make_budget
         self._policy = policy
         self._outbox = outbox
         self._publish = publish
@@ -238,7 +238,7 @@ class Worker:
         self._inference = Inference(
             model,
             self._cache,
-            Budget.of_model(info, self._memory_bytes(info)),
+            self._make_budget(info),
             self._policy,
             self._sessions,
             self._records,

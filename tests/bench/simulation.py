@@ -102,7 +102,7 @@ class Simulation:
         self._inference = Inference(
             model=model,
             cache=self.cache,
-            budget=Budget.of_model(model.info, None),
+            budget=Budget.without_limit(model.info),
             policy=ReadingPolicy(chunk_tokens=chunk_tokens),
             sessions=self._sessions,
             records=Records(),

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from daemon.budget import GROWTH_TOKENS, Budget
 from daemon.engine import Engine, Generation
 from daemon.errors import GenerationFailed, ModelUnavailable
 from daemon.generation import (
@@ -85,6 +86,18 @@ class Answer:
         return [token for event in generated for token in event.tokens]
 
 
+class Clock:
+    """Time that passes only when a test says so. `asked` counts who wanted to know it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.asked = 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return self.now
+
+
 class Pace:
     """Lets the engine's thread do so many things of one sort, then stops it in the midst of one."""
 
@@ -120,20 +133,26 @@ class Pace:
 
 
 class PacedBackend(ScriptedBackend):
-    """A scripted backend whose chunks and steps a test can hold up. `trims` counts pool trims."""
+    """A scripted backend whose chunks and steps a test can hold up. `trims` counts pool trims.
+
+    `watch` is called on the engine's thread whenever a step or a chunk is about to begin.
+    """
 
     def __init__(self, kind: CacheKind, script: Script, chunks: Pace, steps: Pace) -> None:
         super().__init__(kind, script)
         self._chunks = chunks
         self._steps = steps
         self.trims = 0
+        self.watch: Callable[[], None] = lambda: None
 
     def read(self, row: FakeRow, tokens: TokenIds) -> None:
         self._chunks.one()
+        self.watch()
         super().read(row, tokens)
 
     def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         self._steps.one()
+        self.watch()
         return super().step(spare_bytes)
 
     def trim_pool(self) -> None:
@@ -142,7 +161,11 @@ class PacedBackend(ScriptedBackend):
 
 
 class Bench:
-    """The engine under test. `models` and `caches` list every load and every tree, newest last."""
+    """The engine under test. `models` and `caches` list every load and every tree, newest last.
+
+    `budget_bytes` and `growth_tokens` make its budget. `most_held` is the most that rows and tree
+    kept together whenever work began.
+    """
 
     def __init__(self, script: Script, kind: CacheKind, **options: Any) -> None:
         self.script = script
@@ -155,11 +178,16 @@ class Bench:
         self._cache_options: dict[str, Any] = {"max_entries": None, "max_bytes": 1 << 30}
         self._cache_options |= options.pop("cache", {})
         self._cache_class: type[PrefixCache] = options.pop("cache_class", PrefixCache)
+        self.budget_bytes: int | None = options.pop("budget_bytes", None)
+        self._growth_tokens: int = options.pop("growth_tokens", GROWTH_TOKENS)
+        self.most_held = 0
         self._ids = itertools.count()
         self._gate_is_reached = threading.Event()
         self._gate_opens = threading.Event()
         self._reply, script.reply = script.reply, self._gated_reply
-        self.engine = Engine(self._load, make_cache=self._make_cache, **options)
+        self.engine = Engine(
+            self._load, make_cache=self._make_cache, make_budget=self._make_budget, **options
+        )
 
     @property
     def backend(self) -> PacedBackend:
@@ -185,10 +213,13 @@ class Bench:
         max_tokens: int = 100,
         *,
         session: str | None = None,
+        family: str | None = None,
         marks: Marks | None = None,
     ) -> Generation:
         encoded = Prompt(token_ids(list(prompt)), marks or Marks())
-        request = GenerationRequest(f"r{next(self._ids)}", encoded, max_tokens, session=session)
+        request = GenerationRequest(
+            f"r{next(self._ids)}", encoded, max_tokens, session=session, family=family
+        )
         return self.engine.submit(request)
 
     async def run(self, prompt: Sequence[int], max_tokens: int = 100, **more: Any) -> Answer:
@@ -248,8 +279,18 @@ class Bench:
             raise self.load_errors.pop(0)
         model = ScriptedModel(self.script, self._kind)
         model.backend = PacedBackend(self._kind, self.script, self.chunks, self.steps)
+        model.backend.watch = self.weigh
         self.models.append(model)
         return model
+
+    def weigh(self) -> None:
+        """Note what is held now; on the engine's thread, or while it is idle."""
+        rows = sum(row.nbytes for row in self.backend.rows if not row.is_released)
+        self.most_held = max(self.most_held, rows + self.caches[-1].status().bytes)
+
+    def _make_budget(self, info: ModelInfo) -> Budget:
+        budget = Budget.of_model(info, self.budget_bytes)
+        return replace(budget, growth_tokens=self._growth_tokens)
 
     def _make_cache(self, info: ModelInfo) -> PrefixCache:
         cache = self._cache_class(kind=info.cache_kind, **self._cache_options)
