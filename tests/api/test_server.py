@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import Response
 
 from daemon.errors import ConfigurationError
-from daemon.server import Server, bind_loopback
+from daemon.server import KEEP_ALIVE_SECONDS, Server, bind_loopback
 from tests.e2e.processes import free_port
 
 
@@ -32,6 +32,10 @@ def test_a_port_that_is_taken_on_either_address_is_refused(address: str) -> None
         pytest.skip(f"this machine has no {address}")
     with other, pytest.raises(ConfigurationError, match="is taken"):
         bind_loopback(other.getsockname()[1])
+
+
+def test_a_pooled_connection_is_kept_for_the_pause_between_two_turns() -> None:
+    assert KEEP_ALIVE_SECONDS >= 120
 
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
