@@ -54,6 +54,11 @@ def test_sizes_are_read_with_their_units(text, size):
         ("prefix_cache_bytes", "2 parsecs", "a size such as 2GB"),
         ("prefix_cache_bytes", "", "a size such as 2GB"),
         ("prefix_checkpoint_prompt_end", "never", "initial or every"),
+        ("prefix_checkpoint_policy", "my.policies.ends", "package.module:function"),
+        ("prefix_checkpoint_policy", "my policies:ends", "package.module:function"),
+        ("max_sessions", "0", "1 to 10000"),
+        ("session_idle_seconds", "0", "from 1 to"),
+        ("session_idle_seconds", "999999999999999999", "from 1 to"),
         ("max_concurrent_requests", "0", "1 to 256"),
         ("log_level", "loud", "debug or info or warning or error"),
         ("model", "  ", "some text"),
@@ -88,6 +93,23 @@ def test_an_interval_is_refused_beside_an_explicit_every():
         resolve(
             {"prefix_checkpoint_interval": "512"}, {"MLXD_PREFIX_CHECKPOINT_PROMPT_END": "every"}
         )
+
+
+def test_the_refusal_of_an_interval_beside_every_says_why():
+    flags = {"prefix_checkpoint_interval": "512", "prefix_checkpoint_prompt_end": "every"}
+    with pytest.raises(ConfigurationError, match="stands in for the ends of later prompts"):
+        resolve(flags, {})
+
+
+@pytest.mark.parametrize(
+    "option", [{"prefix_checkpoint_prompt_end": "initial"}, {"prefix_checkpoint_interval": "512"}]
+)
+def test_a_policy_of_ones_own_is_refused_beside_the_options_that_it_replaces(option):
+    flags = {"prefix_checkpoint_policy": "my.policies:ends", **option}
+    with pytest.raises(ConfigurationError, match="it alone decides what is captured"):
+        resolve(flags, {})
+    alone = resolve({"prefix_checkpoint_policy": " my.policies:ends "}, {}).settings
+    assert alone.prefix_checkpoint_policy == "my.policies:ends"
 
 
 def test_no_entries_at_all_is_a_valid_choice():

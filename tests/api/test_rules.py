@@ -1,11 +1,16 @@
 """Names, limits and sampling: what becomes of a request once the model is known."""
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from daemon.api.dialect import Dialect
+from daemon.api.openai_chat import OpenAIChat
+from daemon.api.openai_completions import OpenAICompletions
 from daemon.api.rules import DEFAULT_SAMPLING, answer_limit, answering_name, sampling_for
-from daemon.api.session_key import session_key
+from daemon.api.session_key import family_key, session_key
 from daemon.chat import ChatRequest, PlainText, SamplingWishes
 from daemon.errors import BadRequest, ContextOverflow, NotFound
 from mlx_backend.messages import CacheKind, ModelInfo
@@ -128,6 +133,13 @@ def test_a_bias_outside_the_vocabulary_is_refused() -> None:
             "s/a",
         ),
         (None, None, {"session_id": "x" * 1000}, "x" * 200),
+        (None, None, dict.fromkeys(["x-session-id", "x-affinity", "thread-id"], "v"), "v"),
+        (None, None, {"thread-id": "t", "x-session-id": "s"}, "t"),
+        (None, None, {"x-affinity": "f", "x-session-id": "s"}, "s"),
+        (None, None, {"x-affinity": "f", "x-agent-id": "a"}, "f"),
+        (None, None, {"x-agent-id": "a", "session_id": "h"}, "a"),
+        (None, "hint", {"session_id": "h"}, "h"),
+        ("", "", {"session_id": ""}, None),
     ],
 )
 def test_the_most_exact_name_of_a_session_wins(
@@ -135,3 +147,51 @@ def test_the_most_exact_name_of_a_session_wins(
 ) -> None:
     request = ChatRequest(PlainText("p"), session=named, session_hint=hint)
     assert session_key(request, headers) == key
+
+
+@pytest.mark.parametrize(
+    ("headers", "family"),
+    [
+        ({}, None),
+        ({"session-id": "f", "x-parent-session-id": "p"}, "f"),
+        ({"x-parent-session-id": "p", "x-codex-parent-thread-id": "c"}, "p"),
+        ({"x-codex-parent-thread-id": "c" * 300}, "c" * 200),
+        ({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, "s"),
+        ({"thread-id": "t"}, None),
+    ],
+)
+def test_sub_agents_have_the_family_that_their_client_names(
+    headers: dict[str, str], family: str | None
+) -> None:
+    assert family_key(headers) == family
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"prompt_cache_key": "key", "metadata": {"user_id": "user_1_session_s"}}, "key"),
+        ({"metadata": {"user_id": "user_1_account__session_0f-9"}}, "0f-9"),
+        ({"metadata": {"user_id": '{"device_id": "d", "session_id": "0f-9"}'}}, "0f-9"),
+        ({"metadata": {"user_id": "somebody"}}, None),
+        ({"metadata": {"user_id": '{"session_id": 7}'}}, None),
+        ({"metadata": {"user_id": "[" * 100_000}}, None),
+        ({"metadata": {"user_id": "7"}}, None),
+        ({"metadata": {"user_id": 7}}, None),
+        ({"metadata": "anything"}, None),
+        ({"metadata": None, "user": "somebody"}, None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("dialect", "prompt"),
+    [
+        (OpenAIChat(), {"messages": [{"role": "user", "content": "hi"}]}),
+        (OpenAICompletions(), {"prompt": "hi"}),
+    ],
+)
+def test_a_session_is_found_in_what_is_sent_for_other_purposes(
+    dialect: Dialect, prompt: dict[str, Any], fields: dict[str, Any], hint: str | None
+) -> None:
+    request = dialect.parse(json.dumps({**prompt, **fields}).encode())
+    assert session_key(request, {}) == hint
+    named = dialect.parse(json.dumps({**prompt, **fields, "session_id": "own"}).encode())
+    assert session_key(named, {"thread-id": "t"}) == "own"
