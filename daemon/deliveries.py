@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import time
 from typing import TypeAlias
 
 from daemon.generation import (
@@ -28,7 +29,8 @@ class Generation:
 
     It ends after exactly one terminal event, `Finished` or `Failed`. `Generated` events that
     pile up are handed out as one. Whoever stops listening calls `cancel`. The flags tell what has
-    arrived from the engine, though perhaps nobody has taken it yet, and what was asked for.
+    arrived from the engine, though perhaps nobody has taken it yet, and what was asked for;
+    `arrived_at` is a date in seconds of the Unix epoch.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Generation:
         self._on_cancel = on_cancel
         self._events: deque[GenerationEvent] = deque()
         self._arrival: asyncio.Future[None] | None = None
+        self.arrived_at = time()
         self.has_started = False
         self.has_ended = False
         self.is_cancelled = False

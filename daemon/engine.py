@@ -12,8 +12,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from daemon.budget import Budget
@@ -43,8 +44,8 @@ from daemon.worker import (
     Worker,
     unavailable,
 )
-from mlx_backend.interface import LoadedModel
-from mlx_backend.messages import ModelInfo
+from mlx_backend.interface import LoadedModel, OutputStream
+from mlx_backend.messages import ModelInfo, TokenIds
 
 __all__ = ["Engine", "Generation", "Inspection"]
 
@@ -64,7 +65,7 @@ class Engine:
         load: Callable[[], LoadedModel],
         *,
         make_cache: Callable[[ModelInfo], PrefixCache],
-        make_budget: Callable[[ModelInfo], Budget] = Budget.without_limit,
+        memory_bytes: Callable[[ModelInfo], int | None] = lambda _: None,
         chunk_tokens: int = 2048,
         max_concurrent: int = 8,
         max_queued: int = 64,
@@ -85,7 +86,7 @@ class Engine:
         self._worker = Worker(
             load,
             make_cache,
-            make_budget,
+            memory_bytes,
             policy,
             sessions,
             outbox,
@@ -135,16 +136,35 @@ class Engine:
     def status(self) -> EngineStatus:
         """The latest status, from any thread; never waits for the engine."""
         status = self._published.status
-        now = self._clock()
-        begun = {request.id for request in (*status.running, *status.recent)}
-        waiting = tuple(
-            _waiting(generation.request, now - arrived)
-            for generation, arrived in tuple(self._live.items())
-            if generation.is_waiting and generation.request.id not in begun
-        )
+        waiting = self._waiting({request.id for request in (*status.running, *status.recent)})
         totals = replace(status.totals, refused=self._refused)
         model = replace(status.model, state="closed") if self._is_closing else status.model
         return replace(status, model=model, totals=totals, waiting=waiting)
+
+    def requests(self, *, with_texts: bool = False) -> tuple[RequestStatus, ...]:
+        """The last requests that ended, then those that run and wait; from any thread.
+
+        `with_texts` shows where sessions left their own history: what they sent there, and what
+        was stored; only while there is a model, whose words those are.
+        """
+        published = self._published
+        model = published.model
+        if with_texts and model is not None:
+            text_of = partial(_text, model.output)
+            shown = tuple(record.with_texts(text_of) for record in published.records)
+        else:
+            shown = tuple(record.status for record in published.records)
+        begun = {record.status.id for record in published.records}
+        return (*shown, *self._waiting(begun))
+
+    def _waiting(self, begun: Container[str]) -> tuple[RequestStatus, ...]:
+        """Requests that stand in the queue, as far as the engine's thread has not `begun` them."""
+        now = self._clock()
+        return tuple(
+            _waiting_status(generation, now - arrived)
+            for generation, arrived in tuple(self._live.items())
+            if generation.is_waiting and generation.request.id not in begun
+        )
 
     async def ask(self, question: Callable[[Inspection], Answer]) -> Answer:
         """Put a question to the engine's thread, which answers between two chunks.
@@ -238,7 +258,14 @@ def _check_fit(request: GenerationRequest, context_size: int, budget: Budget | N
         raise MemoryOverflow(refusal)
 
 
-def _waiting(request: GenerationRequest, seconds: float) -> RequestStatus:
+def _text(output: Callable[[], OutputStream], ids: TokenIds) -> str:
+    """What a few ids say, by a stream of their own: they continue nothing."""
+    stream = output()
+    return stream.push(ids.tolist()).text + stream.finish().text
+
+
+def _waiting_status(generation: Generation, seconds: float) -> RequestStatus:
+    request = generation.request
     return RequestStatus(
         id=request.id,
         phase="waiting",
@@ -250,4 +277,5 @@ def _waiting(request: GenerationRequest, seconds: float) -> RequestStatus:
         waited_seconds=seconds,
         first_token_seconds=None,
         seconds=seconds,
+        arrived_at=generation.arrived_at,
     )

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from daemon.errors import DaemonError
+from daemon.status import ReadReason
 from mlx_backend.messages import Prompt, Sampling
 
 
@@ -53,10 +54,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Its turn has come: `reused` tokens were restored, the rest is being read."""
+    """Its turn has come: `reused` tokens were restored, the rest is being read, for `reason`."""
 
     reused: int
     prompt: int
+    reason: ReadReason | None = None
 
 
 @dataclass(frozen=True, slots=True)

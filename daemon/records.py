@@ -5,25 +5,53 @@ Written by the engine's thread only; what it hands out is frozen.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import psutil
 
+from daemon.prefix_cache.explain import Departure
 from daemon.status import MemoryStatus, ModelStatus, RequestStatus, TotalsStatus
 from daemon.turns import Phase, Turn
 from mlx_backend.interface import Backend, Counters
-from mlx_backend.messages import ModelInfo
+from mlx_backend.messages import ModelInfo, TokenIds
+
+log = logging.getLogger(__name__)
 
 RECENT_REQUESTS = 50
+"""How many of those that ended the status shows."""
+
+KEPT_REQUESTS = 200
+"""How many of them are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A request as others see it, and the ids where its session left its own history, if it did.
+
+    What these say is for who holds the daemon's token: it is neither logged nor put in a status.
+    """
+
+    status: RequestStatus
+    departure: Departure | None = None
+
+    def with_texts(self, text_of: Callable[[TokenIds], str]) -> RequestStatus:
+        """The request with both sides of the departure as text."""
+        reason, departure = self.status.reason, self.departure
+        if reason is None or departure is None:
+            return self.status
+        stored, sent = text_of(departure.stored), text_of(departure.sent)
+        return replace(self.status, reason=replace(reason, stored_text=stored, prompt_text=sent))
 
 
 class Records:
     """The requests that ended, and the sums over all of them."""
 
     def __init__(self) -> None:
-        self._recent: deque[RequestStatus] = deque(maxlen=RECENT_REQUESTS)
+        self._records: deque[Record] = deque(maxlen=KEPT_REQUESTS)
         self._totals = TotalsStatus()
         self._earlier = Counters()
 
@@ -35,11 +63,19 @@ class Records:
     @property
     def recent(self) -> tuple[RequestStatus, ...]:
         """The newest last."""
-        return tuple(self._recent)
+        first = max(0, len(self._records) - RECENT_REQUESTS)
+        return tuple(record.status for record in islice(self._records, first, None))
+
+    @property
+    def all(self) -> tuple[Record, ...]:
+        """All that are remembered, the newest last."""
+        return tuple(self._records)
 
     def close(self, turn: Turn) -> None:
-        """Enter a turn that has ended."""
-        self._recent.append(request_status(turn, turn.ended or turn.arrived))
+        """Enter a turn that has ended, here and in the log."""
+        record = record_of(turn, turn.ended or turn.arrived)
+        self._records.append(record)
+        _log(record.status)
         usage, totals = turn.usage, self._totals
         first_token = totals.first_token
         if turn.first_token is not None:
@@ -79,6 +115,29 @@ class Records:
         )
 
 
+def _log(request: RequestStatus) -> None:
+    """One line for each request that ended: numbers, a code and a label, never a text."""
+    first_token = "no token"
+    if request.first_token_seconds is not None:
+        first_token = f"first token after {request.first_token_seconds:.3f} s"
+    log.info(
+        "request %s of session %.60r is %s: prompt %d = reused %d + read %d, generated %d, %s: %s",
+        request.id,
+        request.session,
+        request.phase,
+        request.prompt,
+        request.reused,
+        request.read,
+        request.generated,
+        first_token,
+        request.reason.code if request.reason is not None else "never read",
+    )
+
+
+def record_of(turn: Turn, now: float) -> Record:
+    return Record(request_status(turn, now), turn.departure)
+
+
 def request_status(turn: Turn, now: float) -> RequestStatus:
     """A turn as others see it."""
     usage = turn.usage
@@ -94,8 +153,10 @@ def request_status(turn: Turn, now: float) -> RequestStatus:
         waited_seconds=begun - turn.arrived,
         first_token_seconds=None if turn.first_token is None else turn.first_token - turn.arrived,
         seconds=now - turn.arrived,
-        why_read=turn.why_read,
+        why_read=turn.reason.sentence if turn.reason is not None else "",
         error=turn.error,
+        reason=turn.reason,
+        arrived_at=turn.generation.arrived_at,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from daemon.budget import Budget
+from daemon.budget import Budget, row_room
 from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.turns import Turn
 from mlx_backend.errors import RestoreFailed
@@ -87,7 +87,7 @@ class Rows:
         assert row is not None
         self._backend.compact()
         self._weigh(self.open_turns)
-        room = self.budget.row_room(row.length, turn.to_come)
+        room = row_room(row.length, turn.to_come)
         if not self._make_room(self._backend.growth_bytes(row, room)):
             return False
         self._backend.grow_row(row, room)
@@ -114,17 +114,17 @@ class Rows:
 
     def _found(self, turn: Turn) -> Match | None:
         """What the tree holds of a turn for whose row there is room now."""
-        need = self.budget.row_bytes(self.budget.row_room(len(turn.tokens), turn.to_come))
+        need = self.budget.row_bytes(row_room(len(turn.tokens), turn.to_come))
         limit = self.budget.max_bytes
         if limit is not None and self.reserved_bytes + need > limit:
             return None
-        match = self._cache.match(turn.tokens)
+        match = self._cache.match(turn.tokens, turn.session.id)
         if self._make_room(need):
             return match
         self._cache.release(match)
         if self.open_turns or not self._make_room(need):
             return None
-        return self._cache.match(turn.tokens)  # what was left of its own prefix
+        return self._cache.match(turn.tokens, turn.session.id)  # what was left of its own prefix
 
     def _make_room(self, need: int) -> bool:
         """Free what `need` bytes lack; False, and nothing freed, where that cannot be done."""
@@ -154,7 +154,7 @@ class Rows:
         return freeable
 
     def _restored(self, turn: Turn, match: Match) -> Row:
-        room = self.budget.row_room(len(turn.tokens), turn.to_come)
+        room = row_room(len(turn.tokens), turn.to_come)
         try:
             row = self._backend.open_row(match.snapshot, room)
             if row.length == match.length:

@@ -16,7 +16,9 @@ from daemon.deliveries import Generation
 from daemon.generation import GenerationRequest, Usage
 from daemon.prefix_cache.cache import Match
 from daemon.prefix_cache.checkpoints import EntryKind
+from daemon.prefix_cache.explain import Departure, departure, read_reason
 from daemon.sessions import Session
+from daemon.status import ReadReason
 from mlx_backend.interface import Row
 from mlx_backend.messages import TokenIds, token_ids
 
@@ -67,7 +69,8 @@ class Turn:
     stops: dict[int, EntryKind] = field(default_factory=dict)
     outputs: list[int] = field(default_factory=list)
     generated: int = 0
-    why_read: str = ""
+    reason: ReadReason | None = None
+    departure: Departure | None = None
     error: str | None = None
     opens_session: bool | None = None
     keeps_end: bool = True
@@ -78,6 +81,12 @@ class Turn:
 
     def __post_init__(self) -> None:
         self.epoch = self.session.epoch
+
+    def explain(self, match: Match, *, restore_failed: bool) -> None:
+        """Record why it is read as far as it is, now that its turn has come."""
+        prompt = self.request.prompt
+        self.reason = read_reason(match, prompt, restore_failed=restore_failed)
+        self.departure = departure(match, prompt)
 
     @property
     def holder(self) -> str | None:

@@ -23,7 +23,7 @@ from daemon.generation import Failed, Usage
 from daemon.inference import Inference, ReadingPolicy
 from daemon.inspection import Inspection, Question
 from daemon.prefix_cache.cache import PrefixCache
-from daemon.records import Records, memory_status, model_status, request_status
+from daemon.records import Record, Records, memory_status, model_status, record_of, request_status
 from daemon.sessions import Sessions
 from daemon.status import EngineStatus, ModelStatus
 from daemon.turns import Phase, Turn
@@ -70,6 +70,7 @@ class Published:
     status: EngineStatus
     model: LoadedModel | None = None
     budget: Budget | None = None
+    records: tuple[Record, ...] = ()
 
 
 class Worker:
@@ -79,7 +80,7 @@ class Worker:
         self,
         load: Callable[[], LoadedModel],
         make_cache: Callable[[ModelInfo], PrefixCache],
-        make_budget: Callable[[ModelInfo], Budget],
+        memory_bytes: Callable[[ModelInfo], int | None],
         policy: ReadingPolicy,
         sessions: Sessions,
         outbox: Outbox,
@@ -90,7 +91,7 @@ class Worker:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._load_model = load
         self._make_cache = make_cache
-        self._make_budget = make_budget
+        self._memory_bytes = memory_bytes
         self._policy = policy
         self._outbox = outbox
         self._publish = publish
@@ -238,7 +239,7 @@ class Worker:
         self._inference = Inference(
             model,
             self._cache,
-            self._make_budget(info),
+            Budget.of_model(info, self._memory_bytes(info)),
             self._policy,
             self._sessions,
             self._records,
@@ -292,8 +293,13 @@ class Worker:
         if must_publish or has_ends or now - self._published_at >= PUBLISH_SECONDS:
             self._published_at, self._published_ends = now, self._records.closed
             budget = self._inference.rows.budget if self._inference is not None else None
-            self._publish(Published(self._status(now), self._model, budget))
+            records = self._records.all + self._running_records(now)
+            self._publish(Published(self._status(now), self._model, budget, records))
         self._outbox.post()
+
+    def _running_records(self, now: float) -> tuple[Record, ...]:
+        turns = self._inference.turns if self._inference is not None else ()
+        return tuple(record_of(turn, now) for turn in turns if turn.phase is not Phase.WAITING)
 
     def _status(self, now: float) -> EngineStatus:
         model, inference, records = self._model, self._inference, self._records

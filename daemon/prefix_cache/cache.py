@@ -23,7 +23,7 @@ from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.eviction import Shrink
 from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes
 from daemon.prefix_cache.limits import Limits
-from daemon.prefix_cache.matching import Match, Reason, restorable
+from daemon.prefix_cache.matching import Match, Reason, own_continuation, restorable
 from daemon.prefix_cache.nodes import Mark, Node
 from daemon.prefix_cache.radix_tree import RadixTree
 from daemon.prefix_cache.storing import MAX_BRANCHES, Newcomer, Store
@@ -80,14 +80,21 @@ class PrefixCache:
         """How many tokens' spans the tree holds: what is to be captured is [known, len)."""
         return self._tree.find(tokens).length
 
-    def match(self, tokens: TokenIds) -> Match:
-        """What can be restored of a prompt. It counts as use and pins until released."""
+    def match(self, tokens: TokenIds, holder: str | None = None) -> Match:
+        """What can be restored of a prompt. It counts as use and pins until released.
+
+        `holder` is the session that asks; it changes what the match tells, not what it restores.
+        """
         place = self._tree.find(tokens)
         node, length = restorable(self._kind, place, len(tokens))
         match = Match(length=length, common=place.length)
         match.tell_what_goes_on(place)
+        if holder is not None and (leaves := self._tree.held.get(holder)):
+            match.own_next = own_continuation(place, reversed(leaves))
+        elif holder == match.conversation:
+            match.own_next = match.stored_next
         match.explain(self._tombstones.longest(tokens), len(tokens))
-        if self._is_off():
+        if self._is_off() and not match.lost:
             match.why = Reason.OFF
         if not length:
             self._counts.misses += 1

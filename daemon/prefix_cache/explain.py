@@ -1,30 +1,133 @@
-"""Why tokens of a prompt were read, in one plain and true sentence."""
+"""Why tokens of a prompt were read: one code of a closed list, a place, and a sentence.
+
+The place is the offset where the prompt left what the tree holds, and the message it lies in. If
+the session whose prompt it is went another way there before, the ids on both sides are kept, so
+that its user can see which line of an agent's is not the same twice. Nothing here looks at more of
+a prompt than that.
+"""
 
 from __future__ import annotations
 
-from daemon.prefix_cache.cache import Match, Reason
+from dataclasses import dataclass
+
+from daemon.prefix_cache.matching import NEXT_TOKENS, Match, Reason
+from daemon.prefix_cache.tombstones import Cause
+from daemon.status import ReadReason
+from mlx_backend.messages import MessageStart, Prompt, TokenIds
+
+NEAR_TOKENS = 16
+"""A checkpoint so close to the fork is as good as one there; so little in common is a template's
+opening, which all prompts have."""
+
+CAUSES = {
+    Cause.ENTRIES: "more entries than allowed",
+    Cause.BYTES: "for want of memory",
+    Cause.ARRAYS: "more arrays than allowed",
+    Cause.IDLE: "its session was idle",
+    Cause.RESET: "it was reset",
+    Cause.SESSIONS: "more sessions than are kept",
+}
 
 
-def why_read(match: Match | None, prompt: int, *, restore_failed: bool = False) -> str:
-    """About a prompt of `prompt` tokens; `match` is None where the cache was not asked."""
-    if match is None or match.why is Reason.OFF:
-        return f"All {_tokens(prompt)} read: nothing is reused with this model and these limits."
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Where a session leaves its own history: what was stored there, and what it sent instead."""
+
+    stored: TokenIds
+    sent: TokenIds
+
+
+def departure(match: Match, prompt: Prompt) -> Departure | None:
+    """Where a session leaves its own history with this prompt; None where it goes on with it."""
+    sent = prompt.tokens[match.common :][:NEXT_TOKENS]
+    if not len(match.own_next) or not len(sent):
+        return None
+    return Departure(match.own_next, sent.copy())  # a view would keep the whole prompt
+
+
+def read_reason(match: Match, prompt: Prompt, *, restore_failed: bool = False) -> ReadReason:
+    """Why `prompt` was read as far as it was, though `match` was found."""
+    code = _code(match, len(prompt), restore_failed=restore_failed)
+    message = prompt.message_at(match.common)
+    is_evicted = code == "evicted"
+    return ReadReason(
+        code=code,
+        sentence=_sentence(code, match, len(prompt), _place(message)),
+        left_at=match.common,
+        message_index=None if message is None else message.index,
+        message_role=None if message is None else message.role,
+        nearest=match.length if code == "no_checkpoint" else None,
+        evicted_seconds=match.evicted_seconds if is_evicted else None,
+        evicted_by=str(match.evicted_by) if is_evicted else None,
+    )
+
+
+def _code(match: Match, prompt: int, *, restore_failed: bool) -> str:
+    """One of `REASONS`."""
     if restore_failed:
-        return f"All {_tokens(prompt)} read: restoring {_tokens(match.length)} failed."
-    read = _tokens(prompt - match.length)
-    if match.why is Reason.FIRST_SEEN:
-        return f"All {read} read: nothing stored begins with the same token."
-    if match.why is Reason.NO_CHECKPOINT:
-        return (
-            f"{read} read: the first {_tokens(match.common)} are stored, but the last point "
-            f"a row can be restored from is after {match.length:,}."
-        )
-    if match.why is Reason.EVICTED:
-        return (
-            f"{read} read: {_tokens(match.lost)} could be restored once, but were evicted "
-            f"down to {match.length:,}."
-        )
-    return f"{read} read: restored {_tokens(match.length)}, all that is stored of this prompt."
+        return "restore_failed"
+    if match.why is Reason.OFF:
+        return "no_reuse"
+    if match.why is Reason.EVICTED or match.why is Reason.NOT_KEPT:
+        return match.why.value
+    is_opening = match.common < min(NEAR_TOKENS, prompt - 1)
+    if match.why is Reason.FIRST_SEEN or (is_opening and not len(match.own_next)):
+        return "first_seen"
+    if match.why is Reason.NO_CHECKPOINT and match.common - match.length >= NEAR_TOKENS:
+        return "no_checkpoint"
+    goes_elsewhere = len(match.stored_next) > 0 and match.common < prompt
+    return "diverged" if goes_elsewhere else "continues"
+
+
+def _sentence(code: str, match: Match, prompt: int, place: str) -> str:
+    read = f"{_tokens(prompt - match.length)} read"
+    match code:
+        case "restore_failed":
+            return f"All {_tokens(prompt)} read: restoring {_tokens(match.length)} failed."
+        case "no_reuse":
+            return (
+                f"All {_tokens(prompt)} read: nothing is reused with this model and these limits."
+            )
+        case "first_seen" if not match.common:
+            return f"All {read}: nothing stored begins like this prompt."
+        case "first_seen":
+            return f"{read}: nothing stored begins like this prompt, but for {match.common:,}."
+        case "evicted":
+            return f"{read}: {_loss(match)}, which left {match.length:,}."
+        case "not_kept":
+            return (
+                f"{read}: {_tokens(match.lost)} of it were read before, but did not fit the "
+                f"cache's limits; {match.length:,} were kept."
+            )
+        case "no_checkpoint":
+            return (
+                f"{read}: the first {_tokens(match.common)} are stored, up to {place}, but the "
+                f"last point a row can be restored from is after {match.length:,}."
+            )
+        case "diverged":
+            return (
+                f"{read}: restored {_tokens(match.length)}; after {match.common:,}, in {place}, "
+                "what is stored goes on differently."
+            )
+    return f"{read}: restored {_tokens(match.length)}, all that is stored of this prompt."
+
+
+def _loss(match: Match) -> str:
+    words = "" if match.evicted_by is None else f" ({CAUSES[match.evicted_by]})"
+    since = "" if match.evicted_seconds is None else f" {_ago(match.evicted_seconds)}"
+    return f"{_tokens(match.lost)} could be restored once, but were evicted{since}{words}"
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _place(message: MessageStart | None) -> str:
+    """Where in the prompt, in words."""
+    return f"message {message.index} ({message.role})" if message is not None else "its opening"
 
 
 def _tokens(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -38,7 +39,8 @@ class Match:
     `length` tokens can be restored from `snapshot`; `common` tokens lie on a path of the tree.
     `stored_next` are the ids that the tree holds right behind those, up to `NEXT_TOKENS`, as the
     most recently used `conversation` that has these tokens went on; `holder` is the session whose
-    live leaf that is, "" if it is nobody's.
+    live leaf that is, "" if it is nobody's. `own_next` are those that the asking session's own
+    history has there: its live leaf while it has one. None where that ends, or left before.
 
     `lost` tokens could have been restored until `evicted_seconds` ago, when `evicted_by` (a
     `Cause`) took them (0: no more than now). `was_not_kept`: those were never stored.
@@ -53,6 +55,7 @@ class Match:
     evicted_seconds: float | None = None
     was_not_kept: bool = False
     stored_next: TokenIds = field(default_factory=no_tokens)
+    own_next: TokenIds = field(default_factory=no_tokens)
     conversation: str = ""
     holder: str = ""
     pinned: Node | None = None
@@ -88,6 +91,18 @@ class Match:
         nearest = nearest or node
         self.conversation = nearest.conversation
         self.holder = nearest.holders[-1] if nearest.holders else ""
+
+
+def own_continuation(place: Place, leaves: Iterable[Node]) -> TokenIds:
+    """Up to `NEXT_TOKENS` ids behind `place`, on the way to the first of `leaves` behind it."""
+    for leaf in leaves:
+        path = leaf.path()
+        if place.length == 0 or place.node in path:
+            edges = [on.edge[max(0, place.length - on.start) :][:NEXT_TOKENS] for on in path]
+            following = np.concatenate([edge for edge in edges if len(edge)] or [no_tokens()])
+            if len(following):
+                return following[:NEXT_TOKENS].copy()
+    return no_tokens()
 
 
 def restorable(kind: CacheKind, place: Place, prompt_length: int) -> tuple[Node, int]:
