@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         CacheContents,
         CacheStatus,
         DaemonStatus,
+        RequestStatus,
         SessionList,
         SessionStatus,
     )

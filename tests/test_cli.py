@@ -2,11 +2,16 @@
 
 import json
 import os
+import pty
+import select
+import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -204,3 +209,58 @@ def test_without_a_command_the_help_is_shown(home):
 
 def test_version_is_the_packages(home):
     assert mlxd("version", environment=home).stdout == f"mlxd {__version__}\n"
+
+
+class Terminal:
+    """The command in a terminal of its own."""
+
+    def __init__(self, *arguments, environment):
+        self.descriptor, inner = pty.openpty()
+        self.found = termios.tcgetattr(inner)
+        code = "import daemon.cli; daemon.cli.main()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            env=environment,
+            stdin=inner,
+            stdout=inner,
+        )
+        self.inner = inner
+        self.written = b""
+
+    def wait_for(self, written: bytes) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while written not in self.written:
+            assert time.monotonic() < deadline, self.written
+            if select.select([self.descriptor], [], [], 0.1)[0]:
+                self.written += os.read(self.descriptor, 65536)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.descriptor)
+        os.close(self.inner)
+
+
+ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+@pytest.mark.parametrize("end", ["q", signal.SIGINT])
+def test_top_goes_on_until_it_is_told_to_end_and_leaves_the_terminal_as_it_was(home, end):
+    with (
+        answering(answer(STATUS)) as port,
+        closing(Terminal("top", "--port", port, environment=home)) as at,
+    ):
+        at.wait_for(b"ready on port 1")
+        assert ENTER_SCREEN in at.written
+        os.write(at.descriptor, b"q") if end == "q" else at.process.send_signal(end)
+        at.wait_for(LEAVE_SCREEN)
+        assert at.process.wait(DEADLINE_SECONDS) == 0
+        assert termios.tcgetattr(at.inner) == at.found
+
+
+def test_top_in_a_pipe_is_one_look(home):
+    with answering(answer(STATUS)) as port:
+        result = mlxd("top", "--port", port, environment=home)
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+    assert "SmolLM2, ready on port 1" in result.stdout

@@ -28,11 +28,14 @@ def watch(fetch: Callable[[], DaemonStatus], console: Console) -> None:
     """Show what `fetch` says, again and again; what it raises ends the view."""
     status = fetch()
     live = Live(top_view(status), console=console, screen=True, auto_refresh=False)
-    with suppress(KeyboardInterrupt), _keys() as quits_within, live:
-        live.refresh()
-        while not quits_within(FRAME_SECONDS):
-            before, status = status, fetch()
-            live.update(top_view(status, Rates.between(before, status)), refresh=True)
+    with suppress(KeyboardInterrupt), _keys() as quits_within:
+        try:
+            live.start(refresh=True)
+            while not quits_within(FRAME_SECONDS):
+                before, status = status, fetch()
+                live.update(top_view(status, Rates.between(before, status)), refresh=True)
+        finally:
+            live.stop()
 
 
 @contextmanager

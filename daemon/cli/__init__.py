@@ -1,0 +1,9 @@
+"""The `mlxd` command: a thin client of the daemon, and the door to `serve`, `demo` and `bench`.
+
+Each command imports what it needs itself, so that `mlxd status` answers at once.
+"""
+
+from daemon.cli.exits import ExitCode
+from daemon.cli.commands import app, main
+
+__all__ = ["ExitCode", "app", "main"]

@@ -1,0 +1,5 @@
+"""`python -m daemon.cli` is `mlxd`."""
+
+from daemon.cli import main
+
+main()

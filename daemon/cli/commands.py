@@ -1,0 +1,58 @@
+"""From the command line to a command, and from what it raises to an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from daemon.cli import asking, work
+from daemon.cli.exits import ExitCode
+from daemon.cli.output import complain
+from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
+from mlx_backend.errors import BackendError
+
+COMMANDS = (
+    work.serve,
+    asking.status,
+    asking.top,
+    asking.why,
+    asking.cache,
+    asking.sessions,
+    work.demo,
+    work.bench,
+    work.version,
+)
+
+app = typer.Typer(
+    name="mlxd",
+    help="An inference daemon for local coding agents that reads no prompt token twice.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+def main() -> None:
+    """The console script: what goes wrong for a known reason is one sentence, not a traceback."""
+    try:
+        app()
+    except ConfigurationError as error:
+        complain(str(error))
+        sys.exit(ExitCode.CONFIGURATION)
+    except (BackendError, CommandFailed) as error:
+        complain(str(error))
+        sys.exit(code_for(error))
+
+
+def code_for(error: Exception) -> ExitCode:
+    match error:
+        case NotRunning():
+            return ExitCode.STOPPED
+        case NotAnswering() | Refused(status=503):
+            return ExitCode.DEGRADED
+        case _:
+            return ExitCode.FAILED

@@ -1,0 +1,129 @@
+"""The commands that do work of their own: `serve`, `demo`, `bench` and `version`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from daemon import __version__
+from daemon.cli.asking import JsonFlag
+from daemon.cli.flags import accepts_settings
+from daemon.cli.output import complain, print_json, say, show
+from daemon.errors import ConfigurationError
+from daemon.settings import TABLE, Resolved
+
+if TYPE_CHECKING:
+    from daemon.demo.report import Turn
+
+ModelFlag = Annotated[
+    str | None,
+    typer.Option("--model", metavar="FOLDER_OR_REPO", help="A model of your own."),
+]
+
+
+@accepts_settings(TABLE)
+def serve(resolved: Resolved) -> None:
+    """Run the daemon in the foreground, until Ctrl-C or SIGTERM."""
+    from daemon import logs, paths
+    from daemon.serve import serve as run_daemon
+
+    logs.start_logging(resolved.settings.log_level, paths.daemon_log())
+    logging.getLogger(__name__).info("settings: %s", resolved.chosen())
+    raise typer.Exit(run_daemon(resolved.settings, token_file=paths.token_file()))
+
+
+def demo(
+    model: ModelFlag = None,
+    fetch_only: Annotated[
+        bool, typer.Option("--fetch-only", help="Fetch the small real model, and no more.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Play a coding agent's day against a daemon of its own, and show what was read."""
+    chosen = model or fetch_demo_model()
+    if fetch_only:
+        return
+    import asyncio
+
+    from daemon import paths
+    from daemon.demo import play
+    from daemon.views import demo as views
+
+    def on_turn(turn: Turn) -> None:
+        show(views.demo_turn(turn), to_stderr=as_json)
+
+    show(views.demo_header(), to_stderr=as_json)
+    report = asyncio.run(play.run(chosen, paths.demo_log(), on_turn))
+    if as_json:
+        print_json(report.as_json())
+    else:
+        show(views.demo_summary(report))
+
+
+def fetch_demo_model() -> str:
+    """The demo's model, downloaded behind a progress bar if it is not there yet."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from daemon import paths
+    from daemon.serve import fetch_demo_model as fetch
+
+    folder = paths.demo_model_folder()
+    if folder.is_dir():
+        return str(folder)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(f"Fetching {folder.name}", total=None)
+        fetch(lambda done, total: bar.update(task, completed=done, total=total))
+    return str(folder)
+
+
+def bench(
+    peer: Annotated[
+        str | None, typer.Option(metavar="mlx-lm", help="Measure this server beside mlxd.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="full|sliding|hybrid", help="Tiny model to build; repeatable."),
+    ] = None,
+    model: ModelFlag = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="Only scenarios with this word; repeatable."),
+    ] = None,
+    scale: Annotated[float, typer.Option(min=0.01, help="Stretch the texts.")] = 1.0,
+    seed: Annotated[str, typer.Option(help="Another seed writes other texts.")] = "0",
+    as_json: JsonFlag = False,
+) -> None:
+    """Replay agents' traffic, and count what is read against what has to be."""
+    from daemon.bench import run
+
+    refuse_unknown("--peer", [peer] if peer else [], ("mlx-lm",))
+    refuse_unknown("--kind", kind or [], run.KINDS)
+    options = run.BenchOptions(
+        kinds=kind or run.KINDS,
+        model=model,
+        peer=peer is not None,
+        only=scenario or (),
+        scale=scale,
+        seed=seed,
+    )
+    report = run.run(options, complain)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        show(*report.tables())
+
+
+def refuse_unknown(flag: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for word in given:
+        if word not in known:
+            raise ConfigurationError(f"{flag} is {word!r}, but has to be {' or '.join(known)}.")
+
+
+def version() -> None:
+    """Print the version."""
+    say(f"mlxd {__version__}")
