@@ -65,7 +65,7 @@ class Engine:
         load: Callable[[], LoadedModel],
         *,
         make_cache: Callable[[ModelInfo], PrefixCache],
-        memory_bytes: Callable[[ModelInfo], int | None] = lambda _: None,
+        make_budget: Callable[[ModelInfo], Budget] = Budget.without_limit,
         chunk_tokens: int = 2048,
         max_concurrent: int = 8,
         max_queued: int = 64,
@@ -86,7 +86,7 @@ class Engine:
         self._worker = Worker(
             load,
             make_cache,
-            memory_bytes,
+            make_budget,
             policy,
             sessions,
             outbox,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from daemon.budget import Budget, row_room
+from daemon.budget import Budget
 from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.turns import Turn
 from mlx_backend.errors import RestoreFailed
@@ -87,7 +87,7 @@ class Rows:
         assert row is not None
         self._backend.compact()
         self._weigh(self.open_turns)
-        room = row_room(row.length, turn.to_come)
+        room = self.budget.row_room(row.length, turn.to_come)
         if not self._make_room(self._backend.growth_bytes(row, room)):
             return False
         self._backend.grow_row(row, room)
@@ -114,7 +114,7 @@ class Rows:
 
     def _found(self, turn: Turn) -> Match | None:
         """What the tree holds of a turn for whose row there is room now."""
-        need = self.budget.row_bytes(row_room(len(turn.tokens), turn.to_come))
+        need = self.budget.row_bytes(self.budget.row_room(len(turn.tokens), turn.to_come))
         limit = self.budget.max_bytes
         if limit is not None and self.reserved_bytes + need > limit:
             return None
@@ -154,7 +154,7 @@ class Rows:
         return freeable
 
     def _restored(self, turn: Turn, match: Match) -> Row:
-        room = row_room(len(turn.tokens), turn.to_come)
+        room = self.budget.row_room(len(turn.tokens), turn.to_come)
         try:
             row = self._backend.open_row(match.snapshot, room)
             if row.length == match.length:

@@ -80,7 +80,7 @@ class Worker:
         self,
         load: Callable[[], LoadedModel],
         make_cache: Callable[[ModelInfo], PrefixCache],
-        memory_bytes: Callable[[ModelInfo], int | None],
+        make_budget: Callable[[ModelInfo], Budget],
         policy: ReadingPolicy,
         sessions: Sessions,
         outbox: Outbox,
@@ -91,7 +91,7 @@ class Worker:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._load_model = load
         self._make_cache = make_cache
-        self._memory_bytes = memory_bytes
+        self._make_budget = make_budget
         self._policy = policy
         self._outbox = outbox
         self._publish = publish
@@ -137,6 +137,7 @@ class Worker:
         """Carry out what was asked. True when there is work to do, False when told to close."""
         self._sessions.expire(self._clock())
         while (command := self._next_command()) is not None:
+            self._sessions.expire(self._clock())
             match command:
                 case Start():
                     self._start(command)
@@ -239,7 +240,7 @@ class Worker:
         self._inference = Inference(
             model,
             self._cache,
-            Budget.of_model(info, self._memory_bytes(info)),
+            self._make_budget(info),
             self._policy,
             self._sessions,
             self._records,
