@@ -60,6 +60,7 @@ def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.sock
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind((address, port))
+        listener.listen()  # two may be bound on Linux; only one can listen
     except OSError:
         listener.close()
         raise

@@ -34,6 +34,17 @@ def test_a_port_that_is_taken_on_either_address_is_refused(address: str) -> None
         bind_loopback(other.getsockname()[1])
 
 
+def test_of_two_daemons_that_start_at_once_one_is_refused() -> None:
+    port = free_port()
+    first = bind_loopback(port)
+    try:
+        with pytest.raises(ConfigurationError, match="is taken"):
+            bind_loopback(port)
+    finally:
+        for listener in first:
+            listener.close()
+
+
 def test_a_pooled_connection_is_kept_for_the_pause_between_two_turns() -> None:
     assert KEEP_ALIVE_SECONDS >= 120
 
