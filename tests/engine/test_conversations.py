@@ -21,7 +21,10 @@ def test_the_events_of_one_request_come_in_order_and_add_up(kind: CacheKind) -> 
         async with running(kind=kind, chunk_tokens=100) as bench:
             prompt = words(250, 1)
             answer = await bench.run(prompt)
-            assert answer.events[0] == Started(reused=0, prompt=250)
+            started = answer.events[0]
+            assert isinstance(started, Started)
+            assert (started.reused, started.prompt) == (0, 250)
+            assert started.reason == bench.engine.status().recent[-1].reason
             progress = [event.done for event in answer.events if isinstance(event, Progress)]
             assert progress == sorted(progress)
             assert progress[0] == 100
