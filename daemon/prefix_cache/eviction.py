@@ -165,7 +165,8 @@ class Shrink:
             self._costs = {leaf: self._cost(leaf) for leaf in free}
         price = self._cost(victim)
         for leaf, cost in self._costs.items():
-            if cost < price * SMALL_FRY and leaf in self.tree.leaves and leaf is not victim:
+            is_left = leaf in self.tree.leaves and self._may_go(leaf)
+            if cost < price * SMALL_FRY and is_left and leaf is not victim:
                 victim.spared += tokens_lost(leaf)
                 return leaf if victim.spared < tokens_lost(victim) else None
         return None

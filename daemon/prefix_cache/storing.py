@@ -101,7 +101,7 @@ class Store:
         elif node.end == length and mark.kind.strength > node.kind.strength:
             node.kind = mark.kind
         self._strengthen(node, mark)
-        return Newcomer(node, self._give_way_to(node, mark))
+        return self._newcomer(node, mark)
 
     def let_go(self, node: Node, holder: str, cause: Cause) -> None:
         """Take back a session's mark; state that nobody else wants goes."""
@@ -145,20 +145,21 @@ class Store:
         node = self.tree.extend(place, tokens, span)
         self.tree.touch(node)
         self.tree.mark(node, replace(mark, conversation=owner), checkpoint)
-        self._limit_branches(mark.holder)
-        return Newcomer(node, self._give_way_to(node, mark))
+        return self._newcomer(node, mark)
 
     def _strengthen(self, node: Node, mark: Mark) -> None:
         if mark.shared:
             self.tree.share(node, True)
         if mark.holder is not None:
             self.tree.hold(node, mark.holder)
-            self._limit_branches(mark.holder)
 
-    def _limit_branches(self, holder: str | None) -> None:
-        held = self.tree.held.get(holder or "", {})
-        while holder is not None and len(held) > MAX_BRANCHES:
-            self.let_go(next(iter(held)), holder, Cause.SESSIONS)
+    def _newcomer(self, node: Node, mark: Mark) -> Newcomer:
+        gave_way = self._give_way_to(node, mark)
+        if mark.holder is not None:
+            held = self.tree.held[mark.holder]
+            while len(held) > MAX_BRANCHES:
+                self.let_go(next(iter(held)), mark.holder, Cause.SESSIONS)
+        return Newcomer(node, gave_way)
 
     def _give_way_to(self, node: Node, mark: Mark) -> list[GaveWay]:
         """Take the marks above `node` that it stands for now."""

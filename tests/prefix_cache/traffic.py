@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from daemon.prefix_cache.cache import Match, PrefixCache
-from daemon.prefix_cache.checkpoints import EntryKind, checkpoint_offsets
+from daemon.prefix_cache.checkpoints import EntryKind, PromptEnd, checkpoint_offsets
 from daemon.prefix_cache.nodes import NODE_BYTES
 from mlx_backend.messages import CacheKind, Marks, Prompt, TokenIds, token_ids
 from tests.fakes import FakeCheckpoint, FakeSpan
@@ -31,7 +31,11 @@ def text(length: int, seed: int) -> list[int]:
 
 @dataclass
 class Traffic:
-    """A cache with a model's state in front of it."""
+    """A cache with a model's state in front of it.
+
+    `holds_leaves`: each session holds the state after its last turn. `keeps_entries`: turns stay
+    as entries too, not only while they are held.
+    """
 
     kind: CacheKind
     max_entries: int | None = None
@@ -40,6 +44,9 @@ class Traffic:
     minimum_gap: int = 16
     checkpoint_bytes: int = CHECKPOINT_BYTES
     block_tokens: int = 64
+    holds_leaves: bool = False
+    keeps_entries: bool = True
+    now: float = 0.0
     cache: PrefixCache = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +56,7 @@ class Traffic:
             max_bytes=self.max_bytes,
             max_arrays=self.max_arrays,
             minimum_gap=self.minimum_gap,
+            clock=lambda: self.now,
         )
 
     def request(
@@ -70,14 +78,18 @@ class Traffic:
             Prompt(ids, marks or Marks(is_raw=True)),
             cache_kind=self.kind,
             common=match.common,
+            prompt_end=PromptEnd.EVERY if self.keeps_entries else PromptEnd.INITIAL,
+            opening=not self.cache.held(session)[0],
         )
         for stop in stops:
             if cancelled_at is None or stop.offset <= cancelled_at:
                 self.store(ids[: stop.offset], stop.kind, session)
+        holder = session if self.holds_leaves else None
+        last = (holder, self.keeps_entries)
         if cancelled_at is not None:
-            self.store(ids[:cancelled_at], EntryKind.PARTIAL, session)
+            self.store(ids[:cancelled_at], EntryKind.PARTIAL, session, *last)
         elif answer:
-            self.store(token_ids([*tokens, *answer]), EntryKind.TURN_END, session)
+            self.store(token_ids([*tokens, *answer]), EntryKind.TURN_END, session, *last)
         return match.length
 
     def match(self, tokens: Sequence[int] | TokenIds) -> Match:
@@ -96,17 +108,19 @@ class Traffic:
         tokens: Sequence[int] | TokenIds,
         kind: EntryKind = EntryKind.TURN_END,
         session: str = "anonymous",
+        holder: str | None = None,
+        shared: bool = True,
     ) -> bool:
-        """Capture what the tree does not hold, as the engine does."""
+        """Capture what the tree does not hold, as the engine does; False if nothing was."""
         ids = token_ids(tokens)
-        if not self.cache.wants(ids, kind):
+        mark = {"kind": kind, "conversation": session, "holder": holder, "shared": shared}
+        if not self.cache.wants(ids, kind, holder, shared):
+            if holder is not None:
+                self.cache.hold(ids, **mark)
+                self.cache.check()
             return False
         stored = self.cache.insert(
-            ids,
-            span=self.span(ids),
-            checkpoint=self.checkpoint(ids),
-            kind=kind,
-            conversation=session,
+            ids, span=self.span(ids), checkpoint=self.checkpoint(ids), **mark
         )
         self.cache.check()
         return stored
