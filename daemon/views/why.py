@@ -66,13 +66,12 @@ def _times(request: RequestStatus) -> Iterator[str]:
 
 def _place(reason: ReadReason | None) -> Iterator[str]:
     """Where it left what is stored, unless the sentence says it."""
-    if reason is None or reason.code in ("first_seen", "no_reuse"):
+    if reason is None or reason.message_index is None or not reason.left_at:
         return
-    if reason.message_index is not None and str(reason.message_index) not in reason.sentence:
+    message = f"message {reason.message_index}"
+    if message not in reason.sentence:
         role = f" ({plain(reason.message_role)})" if reason.message_role else ""
-        yield f"It left what is stored in message {reason.message_index}{role}, " + (
-            f"after {counted(reason.left_at, 'token')}."
-        )
+        yield f"It left what is stored after {counted(reason.left_at, 'token')}, in {message}{role}."
 
 
 def _texts(reason: ReadReason | None) -> Iterator[RenderableType]:
@@ -80,7 +79,7 @@ def _texts(reason: ReadReason | None) -> Iterator[RenderableType]:
     if reason is None or (reason.stored_text is None and reason.prompt_text is None):
         return
     yield Text()
-    yield Text("Where they part:", "bold")
+    yield Text("Its session went on differently before:", "bold")
     for name, text in (("stored", reason.stored_text), ("sent", reason.prompt_text)):
         shown = f"{name:>8}  {_quoted(text)}"
         yield Constrain(Padding(Text(shown, overflow="fold"), (0, 0, 0, 0)), WIDEST)

@@ -2,13 +2,14 @@
 
 Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo" or "endless"),
 `faults` (fields of `fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive`
-(seconds without a byte, seconds without an event), `grace_seconds`, `load_error`.
+(seconds without a byte, seconds without an event), `grace_seconds`, `load_error`, `has_token`.
 """
 
 import json
 import logging
 import sys
 
+from daemon import paths
 from daemon.api.sse import KeepAlive
 from daemon.errors import ConfigurationError
 from daemon.serve import GRACE_SECONDS, serve
@@ -53,6 +54,7 @@ def main() -> int:
             load=load,
             keep_alive=KeepAlive(*options.get("keep_alive", ())),
             grace_seconds=options.get("grace_seconds", GRACE_SECONDS),
+            token_file=paths.token_file() if options.get("has_token") else None,
         )
     except ConfigurationError as error:
         print(f"refused: {error}", file=sys.stderr)

@@ -30,7 +30,7 @@ def test_where_it_left_what_is_stored_is_said_once():
     told = ReadReason("diverged", "It left message 14.", 11_000, 14, "user")
     untold = ReadReason("no_checkpoint", "Nothing nearer.", 11_000, 14, "user")
     assert why(request(reason=told)).count("14") == 1
-    assert "in message 14 (user), after 11,000 tokens." in why(request(reason=untold))
+    assert "after 11,000 tokens, in message 14 (user)." in why(request(reason=untold))
 
 
 def test_both_sides_of_the_first_difference_are_shown():
