@@ -20,7 +20,7 @@ from daemon.generation import Failed, Generated, GenerationRequest, Progress
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.errors import StepFailed
 from mlx_backend.interface import Backend, LoadedModel, Sampled
-from mlx_backend.messages import Marks, ModelInfo, Prompt, token_ids
+from mlx_backend.messages import Marks, ModelInfo, Prompt, TokenIds, token_ids
 from tests.engine.harness import Answer, collect, run, until
 
 CHUNK = 64
@@ -192,5 +192,50 @@ def test_what_was_stored_is_good_after_the_model_was_loaded_again(
             assert again.usage.reused >= 299 - 16
             assert again.tokens == first.tokens
             assert len(bench.caches) == 1
+
+    run(scenario())
+
+
+def two_thirds(start: int, prompt: TokenIds, opening: bool, marks: Marks) -> list[int]:
+    return [len(prompt) * 2 // 3]
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "every": {},
+    "initial": {"prompt_end": "initial"},
+    "interval": {"prompt_end": "initial", "checkpoint_interval": 130},
+    "custom": {"checkpoint_offsets": two_thirds},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@every_kind
+def test_a_cut_turn_is_sent_again_after_its_session_was_forgotten(
+    folders: dict[str, Path], kind: str, policy: str
+) -> None:
+    async def scenario() -> None:
+        turn_1 = ids(200, 1)
+        async with real(folders[kind], **POLICIES[policy]) as bench:
+            r = (await bench.run(turn_1, session="first")).tokens
+            turn_2 = turn_1 + r + ids(150, 2)
+            generation = bench.submit(turn_2, 2000, session="first")
+            async for event in generation:
+                if isinstance(event, Generated):
+                    generation.cancel()
+            await bench.engine.ask(lambda seen: seen.sessions.delete("first"))
+            again = await bench.run(turn_2, session="second")
+            assert (
+                again.usage.reused
+                == {
+                    "every": len(turn_2) - 1,
+                    "initial": 199,
+                    "interval": (len(turn_2) - 1) // 130 * 130,
+                    "custom": len(turn_2) * 2 // 3,
+                }[policy]
+            )
+            await bench.engine.ask(lambda seen: seen.cache.clear())
+            cold = await bench.run(turn_2)
+            assert cold.usage.reused == 0
+            assert cold.tokens == again.tokens
 
     run(scenario())
