@@ -31,7 +31,6 @@ class Rows:
         self._turns = turns
         self._backend = backend
         self._cache = cache
-        self._refused: tuple[Turn, int] | None = None
         self._batch_copies = 0
 
     @property
@@ -49,12 +48,13 @@ class Rows:
         The match is what the tree said; it stays pinned in `turn.match` if it could be restored.
         """
         reserved = self.reserved_bytes
-        if self._refused == (turn, reserved):
+        if turn.refused_at == reserved:  # nobody has left since
             return None
         match = self._found(turn)
         if match is None:
-            self._refused = turn, reserved
+            turn.refused_at = reserved
             return None
+        turn.refused_at = None
         turn.match = match
         turn.row = self._restored(turn, match)
         self._weigh([turn])

@@ -43,6 +43,7 @@ class Turn:
     overtaken: tokens read for later arrivals in its stead (see the scheduler).
     leader, fork: the turn being read that will pass `fork`, where this one can go on from.
     row_bytes: what the row is accounted with.
+    refused_at: what all rows were accounted with when there was no room for this one.
     position: tokens in the row while it reads; clean chunk boundaries only.
     past: what has to be in the state before it goes on, once it was parked while it decoded.
     stops: offsets where reading pauses to capture, with what they are.
@@ -63,6 +64,7 @@ class Turn:
     match: Match | None = None
     row: Row | None = None
     row_bytes: int = 0
+    refused_at: int | None = None
     past: TokenIds | None = None
     reused: int = 0
     position: int = 0

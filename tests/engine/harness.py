@@ -41,9 +41,9 @@ every_kind = pytest.mark.parametrize("kind", list(CacheKind))
 every_caching_kind = pytest.mark.parametrize("kind", [CacheKind.SLICEABLE, CacheKind.CHECKPOINTED])
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
+def run(scenario: Coroutine[Any, Any, None], hang_seconds: float = HANG_SECONDS) -> None:
     """Run a scenario on an event loop of its own; a hang fails."""
-    asyncio.run(asyncio.wait_for(scenario, HANG_SECONDS))
+    asyncio.run(asyncio.wait_for(scenario, hang_seconds))
 
 
 async def until(condition: Callable[[], bool]) -> None:
