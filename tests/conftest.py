@@ -1,10 +1,13 @@
-"""Shared set-up: the fast BLAS has to be in place before any test module imports mlx, and no
-test fails because the machine is busy."""
+"""Shared set-up: the fast BLAS has to be in place before any test module imports mlx, float32 is
+float32 on every GPU, and no test fails because the machine is busy."""
+
+import os
 
 from hypothesis import settings
 
 from mlx_backend.blas import prefer_openblas
 
 prefer_openblas()
+os.environ.setdefault("MLX_ENABLE_TF32", "0")  # newer GPUs would round the factors of batches only
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
