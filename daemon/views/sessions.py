@@ -50,7 +50,7 @@ def sessions_table(sessions: Iterable[SessionStatus]) -> Iterable[RenderableType
 def _remarks(session: SessionStatus) -> Iterator[str]:
     if session.label != session.id:
         yield plain(session.label)
-    if session.family:
+    if session.family and session.family not in (session.id, session.parent):
         yield f"family {plain(session.family)}"
     if session.parent:
         yield f"forked from {plain(session.parent)}"

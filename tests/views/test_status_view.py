@@ -93,6 +93,16 @@ def test_a_session_shows_its_family_its_turns_and_what_it_reused():
     assert "; 2 cancelled; idle 34.0 s" in " ".join(text.split())
 
 
+def test_a_family_that_is_named_after_a_member_is_not_said_twice():
+    elder, child = (
+        session("elder", family="elder"),
+        session("child", family="elder", parent="elder"),
+    )
+    text = shown(sessions_view([elder, child]))
+    assert "family" not in text
+    assert "forked from elder" in text
+
+
 def test_a_busy_session_is_not_idle():
     assert "1 request running" in shown(sessions_view([session(running=1)]))
 
