@@ -45,7 +45,7 @@ class Generation:
         self._events: deque[GenerationEvent] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self.arrived_at = time()
-        self.has_started = False
+        self.started: Started | None = None
         self.has_ended = False
         self.is_cancelled = False
 
@@ -59,6 +59,21 @@ class Generation:
             self._on_cancel(self)
 
     @property
+    def has_started(self) -> bool:
+        return self.started is not None
+
+    async def begun(self, seconds: float) -> Started | None:
+        """How it started, once it has or has ended; None if that takes longer than `seconds`.
+
+        For its one consumer, who has not begun to iterate.
+        """
+        if not self._events and not self.has_ended:
+            self._arrival = self.loop.create_future()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._arrival, seconds)
+        return self.started
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it stands in the queue: a cancelled one has left it already."""
         return not (self.has_started or self.is_cancelled or self.has_ended)
@@ -67,7 +82,8 @@ class Generation:
         """Take one event from the engine; on the loop."""
         if self.has_ended:
             return
-        self.has_started = self.has_started or isinstance(event, Started)
+        if isinstance(event, Started):
+            self.started = event
         self.has_ended = isinstance(event, Finished | Failed)
         self._events.append(event)
         if self._arrival is not None and not self._arrival.done():

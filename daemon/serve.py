@@ -121,7 +121,12 @@ class _Run:
             max_sessions=settings.max_sessions,
             session_idle_seconds=settings.session_idle_seconds,
         )
-        door = Door(engine, settings.max_body_bytes, self._keep_alive)
+        door = Door(
+            engine,
+            settings.max_body_bytes,
+            self._keep_alive,
+            cuts_telemetry=settings.vendor_telemetry == "cut",
+        )
         identity = Identity.of_new_run(uuid4().hex, settings.port)
         app = build_app(door, identity, authority=self._authority)
         self._server = Server(app, self._close, self._grace_seconds)

@@ -170,6 +170,12 @@ class Settings:
         whole_number(0, 100_000), "N", "Requests that may wait; more are answered 429", 64
     )
     max_body_bytes: int = row(byte_size, "SIZE", "Largest request body", 32 * 2**20)
+    vendor_telemetry: str = row(
+        one_of("cut", "keep"),
+        "cut|keep",
+        "A vendor's line at the top of system prompts that changes with each request",
+        "cut",
+    )
     log_level: str = row(
         one_of("debug", "info", "warning", "error"),
         "debug|info|warning|error",

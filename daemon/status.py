@@ -279,7 +279,11 @@ class SessionList:
 
 @dataclass(frozen=True, slots=True)
 class RequestList:
-    """The last requests, the newest last; in the same form as SessionList."""
+    """The last requests, the newest last; in the same form as SessionList.
+
+    `shows_texts`: whether reasons have the texts of both sides, where there are any.
+    """
 
     data: tuple[RequestStatus, ...] = ()
     object: str = "list"
+    shows_texts: bool = False

@@ -25,6 +25,7 @@ from daemon.api.endpoint import REQUEST_ID, Door, Endpoint
 from daemon.api.metrics import metrics_routes
 from daemon.api.openai_chat import OpenAIChat
 from daemon.api.openai_completions import OpenAICompletions
+from daemon.api.requests_api import request_routes
 from daemon.api.responses import error_response
 from daemon.api.security import LocalOnly
 from daemon.api.sessions_api import session_routes
@@ -56,6 +57,7 @@ def build_app(
         *session_routes(door.engine),
         *cache_routes(door.engine),
         *metrics_routes(door.engine),
+        *request_routes(door.engine),
         Route("/", admin.root),
     ]
     routed = Starlette(

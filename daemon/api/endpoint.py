@@ -21,9 +21,11 @@ from daemon.api.answer import Answer, collected
 from daemon.api.dialect import Dialect
 from daemon.api.incoming import ClientLeft, Departure, read_json_body, watching
 from daemon.api.responses import error_response, json_response, stopping
+from daemon.api.reuse_header import reuse_header
 from daemon.api.rules import SEED_BITS, answer_limit, answering_name, sampling_for
 from daemon.api.session_key import family_key, session_key
 from daemon.api.sse import EventStream, KeepAlive
+from daemon.api.telemetry import without_telemetry
 from daemon.chat import ChatRequest, Conversation, Envelope, PlainText, PromptSource, RawTokens
 from daemon.engine import Engine
 from daemon.errors import BadRequest, DaemonError
@@ -36,6 +38,9 @@ log = logging.getLogger(__name__)
 
 REQUEST_ID = "mlxd.request_id"
 """Key of the ASGI scope that holds the request's id."""
+
+HEADERS_SECONDS = 0.5
+"""How long a stream's headers wait for its turn to come, so that they can say what is reused."""
 
 ENCODERS = 2
 """Prompts encoded at once: encoding is for one core each, and the engine needs one too."""
@@ -51,6 +56,7 @@ class Door:
     max_body_bytes: int = 64 * 2**20
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     clock: Callable[[], float] = time
+    cuts_telemetry: bool = True
     draw_seed: Callable[[], int] = lambda: secrets.randbits(SEED_BITS)
     encoders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENCODERS))
 
@@ -84,11 +90,16 @@ class Endpoint:
             departure.react(answer.generation.cancel)
             try:
                 if request.stream:
-                    encoder = self._dialect.stream(envelope, request)
-                    await EventStream(send, encoder, self._door.keep_alive).run(answer.events())
+                    started = await answer.generation.begun(HEADERS_SECONDS)
+                    stream = EventStream(
+                        send, self._dialect.stream(envelope, request), self._door.keep_alive
+                    )
+                    await stream.run(answer.events(), reuse_header(started))
                 else:
                     completion = await collected(answer.events(), envelope)
-                    await json_response(self._dialect.reply(completion))(scope, receive, send)
+                    told = reuse_header(answer.generation.started)
+                    reply = json_response(self._dialect.reply(completion), headers=told)
+                    await reply(scope, receive, send)
             finally:
                 answer.generation.cancel()
 
@@ -99,7 +110,8 @@ class Endpoint:
         model = self._door.engine.model()
         name = answering_name(request.model, model.info)
         sampling = sampling_for(request.sampling, model.info, self._door.draw_seed())
-        prompt = await self._encode(request.prompt, model, departure)
+        source = without_telemetry(request.prompt) if self._door.cuts_telemetry else request.prompt
+        prompt = await self._encode(source, model, departure)
         field_at_fault = "messages" if isinstance(request.prompt, Conversation) else "prompt"
         limit = answer_limit(
             request.max_tokens, len(prompt), model.info.context_size, field_at_fault

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
+from types import MappingProxyType
 
 from starlette.types import Send
 
@@ -50,8 +51,15 @@ class EventStream:
         self._keep_alive = keep_alive
         self._last_byte = self._last_event = monotonic()
 
-    async def run(self, events: AsyncIterator[Event]) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    async def run(
+        self, events: AsyncIterator[Event], headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`headers` are sent beside those of every stream."""
+        added = [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+        ]
+        start = {"type": "http.response.start", "status": 200, "headers": [*HEADERS, *added]}
+        await self._send(start)
         await self._write(self._encoder.start() or COMMENT)
         clock = asyncio.create_task(self._fill_silence())
         try:
