@@ -27,6 +27,12 @@ ROUTES = [
     ("POST", "/v1/completions"),
     ("GET", "/no/such/route"),
     ("OPTIONS", CHAT),
+    ("GET", "/v1/sessions"),
+    ("DELETE", "/v1/sessions/x"),
+    ("GET", "/mlxd/cache"),
+    ("POST", "/mlxd/cache/clear"),
+    ("GET", "/mlxd/requests"),
+    ("GET", "/metrics"),
 ]
 
 
