@@ -21,6 +21,8 @@ from daemon.status import SessionStatus
 FORK_TOKENS = 16
 """Sharing less than this beyond the head is an accident of the template, not a fork."""
 
+NEVER = float("-inf")
+
 Why: TypeAlias = Literal["idle", "reset", "sessions"]
 
 
@@ -38,6 +40,7 @@ class Session:
     """`is_fresh`: none of its prompts was read to its end yet, nor is the first one on its way.
 
     `epoch` grows whenever its state is forgotten: a turn of an earlier epoch leaves nothing.
+    `held`: tokens and own bytes of its live leaves, as `weighed` at that time.
     """
 
     id: str
@@ -48,6 +51,8 @@ class Session:
     parent: str | None = None
     is_fresh: bool = True
     epoch: int = 0
+    held: tuple[int, int] = (0, 0)
+    weighed: float = NEVER
     running: int = 0
     turns: int = 0
     cancelled: int = 0
@@ -109,6 +114,7 @@ class Sessions:
         session.read += usage.read
         session.generated += usage.generated
         session.is_fresh = session.is_fresh or reopens
+        session.weighed = NEVER
         if self._sessions.get(session.id) is session:
             self._touch(session, now)
             self._make_room()
@@ -134,16 +140,23 @@ class Sessions:
         """Forget a session altogether; what it runs goes on. Raises NotFound."""
         self._close(self._session(id), "reset")
 
-    def statuses(self, now: float) -> tuple[SessionStatus, ...]:
-        """All open sessions, the last used at the end."""
-        return tuple(self._status(session, now) for session in self._sessions.values())
+    def statuses(self, now: float, max_age: float = 0.0) -> tuple[SessionStatus, ...]:
+        """All open sessions, the last used at the end.
+
+        What others did to their live leaves may be `max_age` seconds old: many sessions with long
+        histories take long to weigh.
+        """
+        return tuple(self._status(session, now, max_age) for session in self._sessions.values())
 
     def status(self, id: str, now: float) -> SessionStatus:
         """One session. Raises NotFound."""
         return self._status(self._session(id), now)
 
-    def _status(self, session: Session, now: float) -> SessionStatus:
-        tokens, own_bytes = (0, 0) if self._leaves is None else self._leaves.held(session.id)
+    def _status(self, session: Session, now: float, max_age: float = 0.0) -> SessionStatus:
+        if now - session.weighed >= max_age:
+            session.held = (0, 0) if self._leaves is None else self._leaves.held(session.id)
+            session.weighed = now
+        tokens, own_bytes = session.held
         return SessionStatus(
             id=session.id,
             label=session.label,
@@ -202,4 +215,5 @@ class Sessions:
 
 def _forget(session: Session) -> None:
     session.epoch += 1
+    session.weighed = NEVER
     session.is_fresh = True

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS = 0.1
 MIN_NAP_SECONDS = 1.0
+WEIGH_SECONDS = 1.0
 RETRY_SECONDS = 5
 RELOAD_PAUSES: tuple[float, ...] = (0.0, 1.0, 5.0, 30.0, 120.0)
 
@@ -319,7 +320,7 @@ class Worker:
             memory=memory_status(model.backend, running, inference.rows.budget.max_bytes),
             running=tuple(request_status(turn, now) for turn in running),
             recent=records.recent,
-            sessions=self._sessions.statuses(now),
+            sessions=self._sessions.statuses(now, WEIGH_SECONDS if inference.turns else 0.0),
         )
 
 
