@@ -145,21 +145,25 @@ class _Run:
     def _load_or_stop(self) -> LoadedModel:
         """On the engine's thread. A model that was never servable ends the daemon; a later
         failure does not: the engine tries again."""
-        self._is_loading = True
         try:
-            model = self._load()
+            model = self._loaded()
         except BackendError as error:
             if not self._has_loaded:
                 self.refusal = error
                 self._loop.call_soon_threadsafe(self._server.stop)
             raise
-        finally:
-            self._is_loading = False
         self._has_loaded = True
         log.info(
             "%s is ready, with a context of %d tokens", model.info.name, model.info.context_size
         )
         return model
+
+    def _loaded(self) -> LoadedModel:
+        self._is_loading = True
+        try:
+            return self._load()
+        finally:
+            self._is_loading = False
 
     def _make_cache(self, info: ModelInfo) -> PrefixCache:
         """On the engine's thread, once the model is there."""
