@@ -18,6 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from daemon.budget import Budget
+from daemon.commands import Ask, Cancel, Close, Published, Start
 from daemon.deliveries import Delivery, Generation, Outbox
 from daemon.errors import ContextOverflow, GenerationFailed, MemoryOverflow, Overloaded
 from daemon.generation import Failed, GenerationRequest, Usage
@@ -36,11 +37,6 @@ from daemon.status import EngineStatus, ModelStatus, RequestStatus
 from daemon.worker import (
     RELOAD_PAUSES,
     RETRY_SECONDS,
-    Ask,
-    Cancel,
-    Close,
-    Published,
-    Start,
     Worker,
     unavailable,
 )

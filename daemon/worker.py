@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
 
 from daemon.budget import Budget
-from daemon.deliveries import Generation, Outbox
+from daemon.commands import Ask, Cancel, Close, Command, Published, Start
+from daemon.deliveries import Outbox
 from daemon.errors import ModelUnavailable
 from daemon.generation import Failed, Usage
 from daemon.inference import Inference, ReadingPolicy
@@ -38,40 +38,6 @@ MIN_NAP_SECONDS = 1.0
 WEIGH_SECONDS = 1.0
 RETRY_SECONDS = 5
 RELOAD_PAUSES: tuple[float, ...] = (0.0, 1.0, 5.0, 30.0, 120.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    generation: Generation
-    arrived: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    question: Question
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """End every request, close the backend, end the thread."""
-
-
-Command: TypeAlias = Start | Cancel | Ask | Close
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What other threads may see. `model` and `budget` are there while the state is ready only."""
-
-    status: EngineStatus
-    model: LoadedModel | None = None
-    budget: Budget | None = None
-    records: tuple[Record, ...] = ()
 
 
 class Worker:
