@@ -16,6 +16,7 @@ from daemon.api.authority import require_token
 from daemon.api.openai_fields import dump
 from daemon.api.responses import json_response
 from daemon.engine import Engine, Inspection
+from daemon.errors import NotFound
 from daemon.status import SessionList, SessionStatus
 
 LIST_JSON = TypeAdapter(SessionList)
@@ -41,9 +42,12 @@ class _SessionsApi:
         return json_response(LIST_JSON.dump_json(sessions))
 
     async def one(self, request: Request) -> Response:
+        """As of the latest status: to look never waits for the model."""
         session = request.path_params["session"]
-        found = await self._engine.ask(lambda inside: inside.sessions.status(session, inside.now))
-        return json_response(SESSION_JSON.dump_json(found))
+        for found in self._engine.status().sessions:
+            if found.id == session:
+                return json_response(SESSION_JSON.dump_json(found))
+        raise NotFound(f"There is no session `{session[:200]}`.", code="session_not_found")
 
     async def reset(self, request: Request) -> Response:
         """Forget its state, keep the session and its counters."""

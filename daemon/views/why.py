@@ -37,7 +37,7 @@ def _sentences(request: RequestStatus) -> Iterator[Iterable[str]]:
     reason = request.reason
     why = reason.sentence if reason else request.why_read
     if why:
-        yield plain(why), *_place(reason)
+        yield plain(why), *_place(request)
     if request.error:
         yield (f"It failed: {plain(request.error)}",)
 
@@ -64,14 +64,15 @@ def _times(request: RequestStatus) -> Iterator[str]:
     yield f"{duration(request.seconds)} in all."
 
 
-def _place(reason: ReadReason | None) -> Iterator[str]:
-    """Where it left what is stored, unless the sentence says it."""
-    if reason is None or reason.message_index is None or not reason.left_at:
+def _place(request: RequestStatus) -> Iterator[str]:
+    """Where it goes beyond what is stored, unless the sentence says it."""
+    reason = request.reason
+    if reason is None or reason.message_index is None:
         return
     message = f"message {reason.message_index}"
-    if message not in reason.sentence:
+    if 0 < reason.left_at < request.prompt and message not in reason.sentence:
         role = f" ({plain(reason.message_role)})" if reason.message_role else ""
-        yield f"It left what is stored after {counted(reason.left_at, 'token')}, in {message}{role}."
+        yield f"What is new begins after {counted(reason.left_at, 'token')}, in {message}{role}."
 
 
 def _texts(reason: ReadReason | None) -> Iterator[RenderableType]:

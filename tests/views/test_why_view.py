@@ -26,11 +26,13 @@ def test_an_old_style_reason_is_shown_too():
     assert "because of that" in why(request(why_read="because of that"))
 
 
-def test_where_it_left_what_is_stored_is_said_once():
+def test_where_it_goes_beyond_what_is_stored_is_said_once():
     told = ReadReason("diverged", "It left message 14.", 11_000, 14, "user")
-    untold = ReadReason("no_checkpoint", "Nothing nearer.", 11_000, 14, "user")
+    untold = ReadReason("continues", "All of it.", 11_000, 14, "user")
+    nothing_new = ReadReason("continues", "All of it.", 12_034, 14, "user")
     assert why(request(reason=told)).count("14") == 1
-    assert "after 11,000 tokens, in message 14 (user)." in why(request(reason=untold))
+    assert "begins after 11,000 tokens, in message 14 (user)." in why(request(reason=untold))
+    assert "14" not in why(request(reason=nothing_new))
 
 
 def test_both_sides_of_the_first_difference_are_shown():
