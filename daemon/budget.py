@@ -22,7 +22,8 @@ class Budget:
     """`max_bytes` for all rows and the prefix cache; None for no limit.
 
     A row keeps `token_bytes` for each token that it has room for, and `whole_bytes` however long
-    it is: the state of the layers that do not grow. It grows by `growth_tokens`.
+    it is: the state of the layers that do not grow, with the chunk that sliding windows hold
+    beside their window while it is read. A row grows by `growth_tokens`.
     """
 
     max_bytes: int | None
@@ -31,8 +32,9 @@ class Budget:
     growth_tokens: int = GROWTH_TOKENS
 
     @classmethod
-    def of_model(cls, info: ModelInfo, max_bytes: int | None) -> Budget:
-        return cls(max_bytes, info.span_token_bytes, info.checkpoint_bytes)
+    def of_model(cls, info: ModelInfo, max_bytes: int | None, chunk_tokens: int = 0) -> Budget:
+        whole_bytes = info.checkpoint_bytes + chunk_tokens * info.ring_token_bytes
+        return cls(max_bytes, info.span_token_bytes, whole_bytes)
 
     @classmethod
     def without_limit(cls, info: ModelInfo) -> Budget:

@@ -65,6 +65,7 @@ class Rows:
         if turn.row is not None:
             self._backend.release(turn.row)
             turn.row, turn.row_bytes = None, 0
+            self._weigh(self.open_turns)  # what it leaves in a batch is theirs
         if turn.match is not None:
             self._cache.release(turn.match)
             turn.match = None
@@ -85,8 +86,7 @@ class Rows:
         """Give the row room for one more step; False if that does not fit. Raises StepFailed."""
         row = turn.row
         assert row is not None
-        self._backend.compact()
-        self._weigh(self.open_turns)
+        self._compact()
         room = self.budget.row_room(row.length, turn.to_come)
         if not self._make_room(self._backend.growth_bytes(row, room)):
             return False
@@ -108,7 +108,7 @@ class Rows:
         """Hold the invariant after something was stored, or `turn` has read."""
         if turn is not None and turn.row is not None:
             self._weigh([turn])
-        left = self._left(0)
+        left = self._left_compact(0)
         if left is not None and left < 0:
             self._cache.give_back(-left)
 
@@ -128,7 +128,7 @@ class Rows:
 
     def _make_room(self, need: int) -> bool:
         """Free what `need` bytes lack; False, and nothing freed, where that cannot be done."""
-        left = self._left(need)
+        left = self._left_compact(need)
         if left is None or left >= 0:
             return True
         if self._freeable_bytes() < -left:
@@ -136,6 +136,19 @@ class Rows:
         self._cache.give_back(-left)
         left = self._left(need)
         return left is None or left >= 0
+
+    def _left_compact(self, need: int) -> int | None:
+        """What is left beside `need`; before that is too little, batches that rows have left are
+        made smaller, instead of with the next step."""
+        left = self._left(need)
+        if left is None or left >= 0:
+            return left
+        self._compact()
+        return self._left(need)
+
+    def _compact(self) -> None:
+        self._backend.compact()
+        self._weigh(self.open_turns)
 
     def _left(self, need: int) -> int | None:
         return self.budget.left(self.reserved_bytes + need, self._cache.status().bytes)

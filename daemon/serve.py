@@ -177,7 +177,8 @@ class _Run:
     def _make_budget(self, info: ModelInfo) -> Budget:
         """On the engine's thread: what rows and prefix cache may take together."""
         limit = self._settings.memory_bytes
-        return Budget.of_model(info, _default_memory_bytes(info) if limit is None else limit)
+        max_bytes = _default_memory_bytes(info) if limit is None else limit
+        return Budget.of_model(info, max_bytes, self._settings.chunk_tokens)
 
 
 def _authority(file: Path) -> Authority | None:

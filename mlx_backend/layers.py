@@ -83,7 +83,7 @@ class CacheLayout:
     """What `classify` found. `make_caches()` gives fresh, empty caches for one row.
 
     `span_token_bytes` is the KV of all sliceable leaves for one token, `checkpoint_bytes` what one
-    checkpoint takes once its rings are full.
+    checkpoint takes once its rings are full, `ring_token_bytes` one token in all of them.
     """
 
     kind: CacheKind
@@ -92,6 +92,7 @@ class CacheLayout:
     groups: tuple[Group, ...]
     span_token_bytes: int
     checkpoint_bytes: int
+    ring_token_bytes: int
     warnings: tuple[str, ...]
     make_caches: Callable[[], Caches]
 
@@ -184,6 +185,7 @@ def _layout(caches: Caches, make_caches: Callable[[], Caches], *warnings: str) -
         groups=_groups(leaves),
         span_token_bytes=sum(slot.token_bytes for leaf in leaves for slot in leaf.slots),
         checkpoint_bytes=sum(_whole_bytes(cache) for cache in probed),
+        ring_token_bytes=sum(_ring_token_bytes(cache) for cache in probed),
         warnings=(*warnings, *(f"nothing is reused with this model: {doubt}" for doubt in doubts)),
         make_caches=make_caches,
     )
@@ -226,8 +228,14 @@ def _whole_bytes(cache: Any) -> int:
         return sum(int(array.nbytes) for array in arrays_of(cache))
     if type(cache) in (RotatingKVCache, ChunkedKVCache):
         size = cache.max_size if type(cache) is RotatingKVCache else cache.chunk_size
-        return sum(int(a.nbytes) // a.shape[2] * size for a in slots_of(cache))
+        return _ring_token_bytes(cache) * int(size)
     return 0
+
+
+def _ring_token_bytes(cache: Any) -> int:
+    """One token of a leaf that keeps the last few tokens only."""
+    is_ring = type(cache) in (RotatingKVCache, ChunkedKVCache)
+    return sum(int(a.nbytes) // a.shape[2] for a in slots_of(cache)) if is_ring else 0
 
 
 def _group_sizes(caches: Caches, kv_bits: int) -> list[int]:

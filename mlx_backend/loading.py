@@ -109,6 +109,7 @@ def load(
         weight_bytes=weight_bytes,
         span_token_bytes=layout.span_token_bytes,
         checkpoint_bytes=layout.checkpoint_bytes,
+        ring_token_bytes=layout.ring_token_bytes,
         kv_bits=kv_bits,
         warnings=(*layout.warnings, *warnings, *prompts.warnings),
     )

@@ -34,7 +34,8 @@ class ModelInfo:
     `identity` is the hex digest that everything cached belongs to (weights' index, tokenizer,
     template, KV format, adapter, snapshot format). Sizes are bytes; `span_token_bytes` is the KV
     of all sliceable layers for one token, `checkpoint_bytes` an estimate of one full checkpoint
-    (0 for sliceable models).
+    (0 for sliceable models), `ring_token_bytes` one token of the layers that keep the last few:
+    while a chunk is read they hold that chunk beside their window.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ModelInfo:
     weight_bytes: int
     span_token_bytes: int
     checkpoint_bytes: int = 0
+    ring_token_bytes: int = 0
     kv_bits: int | None = None
     warnings: tuple[str, ...] = ()
 

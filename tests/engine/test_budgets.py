@@ -170,7 +170,11 @@ def test_a_parked_row_reads_nothing_again_while_there_is_room_for_its_copy(
     kind: CacheKind,
 ) -> None:
     async def scenario() -> None:
-        options = {"growth_tokens": 128, "budget_bytes": int(2.75 * MB), "cache": {"max_entries": 0}}
+        options = {
+            "growth_tokens": 128,
+            "budget_bytes": int(2.75 * MB),
+            "cache": {"max_entries": 0},
+        }
         async with running(chatty(700), kind, **options) as bench:
             prompts = [words(900, 1), words(120, 2)]
             answers = await bench.together(prompts, 2_000)
