@@ -107,12 +107,15 @@ def cache_facts(cache: CacheStatus) -> Iterator[tuple[str, str]]:
                 f"spans {size(cache.span_bytes)}",
                 f"{checkpoints} {size(cache.checkpoint_bytes)}" if cache.checkpoints else "",
                 f"index {size(cache.index_bytes)}",
-                f"{_of_limit(cache.arrays, cache.max_arrays or None)} arrays",
             )
         ),
     )
-    lookups = f"{counted(cache.hits, 'hit')}, {counted(cache.misses, 'miss', 'misses')}"
-    yield "", f"{lookups}; {_lost(cache)}"
+    yield (
+        "",
+        f"{_of_limit(cache.arrays, cache.max_arrays or None)} arrays; "
+        f"{counted(cache.hits, 'hit')}, {counted(cache.misses, 'miss', 'misses')}",
+    )
+    yield from (("", words) for words in _lost(cache))
     if cache.skipped_captures:
         yield "", f"{counted(cache.skipped_captures, 'capture')} skipped for want of room"
     if cache.failed_restores:
@@ -123,7 +126,7 @@ def _of_limit(number: int, limit: int | None) -> str:
     return count(number) if limit is None else f"{count(number)} of {count(limit)}"
 
 
-def _lost(cache: CacheStatus) -> str:
+def _lost(cache: CacheStatus) -> Iterator[str]:
     """States that are kept no more, by what took them."""
     reasons = {
         "entries": cache.evicted_by_entries,
@@ -134,11 +137,10 @@ def _lost(cache: CacheStatus) -> str:
         "sessions": cache.evicted_by_sessions,
     }
     by = listed(f"{count(number)} by {reason}" for reason, number in reasons.items() if number)
-    if not by:
-        return "nothing evicted"
     thinned = cache.thinned_checkpoints
     note = f"; {count(thinned)} of them inside conversations" if thinned else ""
-    return f"{count(sum(reasons.values()))} evicted ({by}{note})"
+    if by:
+        yield f"{count(sum(reasons.values()))} evicted ({by}{note})"
 
 
 def work_facts(engine: EngineStatus) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-WIDEST = 120
+WIDEST = 100
 INDENT = 4
 
 

@@ -15,7 +15,8 @@ def test_status_tells_what_runs_what_is_kept_and_what_was_reused():
     assert "checkpointed (KVCache, ArraysCache)" in text
     assert "8,192 tokens, weights 538 MB" in text
     assert "3 of 9 entries, 2 live leaves, 12,000 tokens, 270 MB of 4.0 GB" in text
-    assert "0 hits, 0 misses; 12 evicted (9 by bytes, 3 by idle)" in text
+    assert "70 of 400,000 arrays; 0 hits, 0 misses" in text
+    assert "12 evicted (9 by bytes, 3 by idle)" in text
     assert "60%: prompt 100 = reused 60 + read 40" in text
 
 
