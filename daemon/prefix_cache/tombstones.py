@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from daemon.prefix_cache.nodes import Node
 from mlx_backend.messages import TokenIds
 
@@ -42,21 +44,29 @@ class Loss:
 class Tombstones:
     """At most `capacity` of them, the oldest forgotten first; and counts that forget nothing."""
 
-    def __init__(self, capacity: int = 256, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, capacity: int = 512, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: Counter[Cause] = Counter()
         self._capacity = capacity
         self._clock = clock
         self._graves: dict[tuple[int, bytes], tuple[Cause, float]] = {}
 
     def add(self, node: Node, cause: Cause) -> None:
-        """A node's state is about to be lost, or part of it. Call while it is in its tree."""
-        tail, length = [node.edge[-TAIL_TOKENS:]], min(len(node.edge), TAIL_TOKENS)
+        """A node's state is about to be lost, or part of it. Call while it is in its tree.
+
+        What can be cut at any token is remembered at some of them, the closer the nearer its end:
+        a prompt may be sent again without its answer, or with another one.
+        """
+        edges, length = [node.edge], 0
         for above in node.above():
             if length >= TAIL_TOKENS:
                 break
-            tail.append(above.edge[-(TAIL_TOKENS - length) :])
-            length += len(tail[-1])
-        self._bury(node.end, b"".join(part.tobytes() for part in reversed(tail)), cause)
+            edges.append(above.edge[-(TAIL_TOKENS - length) :])
+            length += len(edges[-1])
+        known = np.concatenate(edges[::-1])
+        for back in _within(len(node.edge)) if node.checkpoint is None else (0,):
+            end = len(known) - back
+            tail = known[max(0, end - TAIL_TOKENS) : end]
+            self._bury(node.end - back, tail.tobytes(), cause)
 
     def add_unkept(self, tokens: TokenIds) -> None:
         """What was read up to here was too large to be stored, or all of it to be."""
@@ -84,3 +94,11 @@ class Tombstones:
         self._graves[end, tail] = cause, self._clock()
         if len(self._graves) > self._capacity:
             del self._graves[next(iter(self._graves))]
+
+
+def _within(length: int) -> list[int]:
+    """Tokens back from the end of an edge: the more, the further apart; the end itself last."""
+    backs = [0]
+    while (back := max(TAIL_TOKENS, backs[0] * 4)) < length:
+        backs.insert(0, back)
+    return backs

@@ -1,10 +1,13 @@
 """The whole application around an engine that runs, and a client with or without the token."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
+from starlette.types import ASGIApp, Message, Send
 
 from daemon.api.admin import Identity
 from daemon.api.app import build_app
@@ -18,9 +21,10 @@ TOKEN = "right-token"
 
 
 class Desk:
-    """`ask` without the token, `order` with it."""
+    """`ask` without the token, `order` with it, `post` to see each message of an answer."""
 
-    def __init__(self, client: httpx2.AsyncClient, bench: Bench) -> None:
+    def __init__(self, app: ASGIApp, client: httpx2.AsyncClient, bench: Bench) -> None:
+        self.app = app
         self.client = client
         self.bench = bench
 
@@ -31,6 +35,27 @@ class Desk:
         headers = {"authorization": f"Bearer {TOKEN}"}
         return await self.client.request(method, path, headers=headers, **options)
 
+    async def post(self, path: str, body: Any, send: Send) -> None:
+        """Post a body as a server would; what is answered goes to `send` as it comes."""
+        content = json.dumps(body).encode()
+        headers = {"host": f"localhost:{PORT}", "content-type": "application/json"}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+        messages = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+        async def receive() -> Message:
+            message = next(messages, None)
+            if message is None:
+                await asyncio.Event().wait()  # the client stays
+            assert message is not None
+            return message
+
+        await self.app(scope, receive, send)
+
     async def json(self, path: str) -> Any:
         answer = await self.ask("GET", path)
         assert answer.status_code == 200, answer.text
@@ -38,12 +63,15 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(kind: CacheKind = CacheKind.SLICEABLE, **options: Any) -> AsyncIterator[Desk]:
+async def desk(
+    kind: CacheKind = CacheKind.SLICEABLE, *, door: Mapping[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Desk]:
+    """`door` are options of the `Door`, the others are the engine's."""
     async with running(kind=kind, **options) as bench:
         authority = Authority(TOKEN, "/home/someone/token")
         identity = Identity.of_new_run("this-run", PORT)
-        app = build_app(Door(bench.engine), identity, authority=authority)
+        app = build_app(Door(bench.engine, **(door or {})), identity, authority=authority)
         transport = httpx2.ASGITransport(app)
         url = f"http://localhost:{PORT}"
         async with httpx2.AsyncClient(transport=transport, base_url=url) as client:
-            yield Desk(client, bench)
+            yield Desk(app, client, bench)

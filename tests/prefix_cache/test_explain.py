@@ -123,6 +123,19 @@ def test_an_evicted_prompt_is_told_from_a_new_one(kind):
     assert reason(traffic, [*text(100, 3), 5]).code == "first_seen"
 
 
+@pytest.mark.parametrize(("sent", "remembered"), [(1_010, 936), (900, 744), (300, None)])
+def test_an_evicted_prompt_is_known_without_its_answer_and_with_another(sent, remembered):
+    traffic = Traffic(CacheKind.SLICEABLE)
+    traffic.store(text(1_000, 1))
+    traffic.cache.clear()
+    found = reason(traffic, [*text(1_000, 1)[: min(sent, 970)], *text(50, 2)])
+    if remembered is None:
+        assert found.code == "first_seen"
+    else:
+        assert found.evicted_by == "reset"
+        assert f"{remembered:,} tokens could be restored once" in found.sentence
+
+
 @pytest.mark.parametrize(("why", "words"), [("idle", "its session was idle"), ("reset", "reset")])
 @KINDS
 def test_what_a_session_let_go_of_is_evicted_by_that(kind, why, words):
