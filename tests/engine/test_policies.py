@@ -338,19 +338,29 @@ def test_a_cut_turn_does_not_cost_the_session_the_turn_before(kind: str) -> None
     run(scenario())
 
 
+@pytest.mark.parametrize("comes", ["before it is read", "while it is read"])
+@every_policy
 @every_kind
-def test_a_prompt_that_others_wait_for_is_kept_for_them_under_initial_too(kind: str) -> None:
+def test_a_prompt_that_others_wait_for_is_kept_for_them_by_every_policy(
+    kind: str, policy: str, comes: str
+) -> None:
     async def scenario() -> None:
-        async with bench_of(kind, "initial") as bench:
+        async with bench_of(kind, policy) as bench:
             await bench.run(words(50, 9), session="s")
             head = words(600, 1)
-            bench.chunks.allow(1)
-            leader = bench.submit(head + words(300, 2), session="s")
-            await bench.chunks.standing()
-            follower = bench.submit(head + words(60, 3))
-            bench.chunks.free()
-            assert (await collect(follower)).usage.reused == 600
-            assert (await collect(leader)).tokens == bench.cold(head + words(300, 2))
+            prompts = [head + words(200, 2), head + words(260, 3)]
+            if comes == "before it is read":
+                async with bench.held():
+                    both = [bench.submit(prompt, session="s") for prompt in prompts]
+            else:
+                bench.chunks.allow(1)
+                both = [bench.submit(prompts[0], session="s")]
+                await bench.chunks.standing()
+                both.append(bench.submit(prompts[1]))
+                bench.chunks.free()
+            answers = [await collect(generation) for generation in both]
+            assert answers[1].usage.reused == 600
+            assert [a.tokens for a in answers] == [bench.cold(prompt) for prompt in prompts]
 
     run(scenario())
 
