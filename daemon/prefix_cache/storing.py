@@ -96,7 +96,7 @@ class Store:
         node = self.tree.node_at(there)
         self.tree.touch(node)
         if node.kind is None:
-            owner = self._conversation(mark.conversation, node)
+            owner = self._conversation(mark.conversation, there)
             self.tree.mark(node, replace(mark, conversation=owner), None)
         elif node.end == length and mark.kind.strength > node.kind.strength:
             node.kind = mark.kind
@@ -141,7 +141,7 @@ class Store:
         checkpoint: Checkpoint | None,
         mark: Mark,
     ) -> Newcomer:
-        owner = self._conversation(mark.conversation, place.node)
+        owner = self._conversation(mark.conversation, place)
         node = self.tree.extend(place, tokens, span)
         self.tree.touch(node)
         self.tree.mark(node, replace(mark, conversation=owner), checkpoint)
@@ -190,17 +190,19 @@ class Store:
         is_cut = newcomer.kind is EntryKind.PARTIAL
         return self.kind is CacheKind.SLICEABLE or not is_cut or leaf.kind is EntryKind.PARTIAL
 
-    def _conversation(self, name: str, extended: Node) -> str:
+    def _conversation(self, name: str, place: Place) -> str:
         """Whose entry this is: `name`'s, or, if that is new here, that of the entry it extends.
 
         Anonymous requests name a conversation anew with each turn. It goes on from an entry that
-        is the latest of its kind; from an older one, a conversation of its own has forked.
+        is the latest of its kind; from an older one, a conversation of its own has forked. Only
+        thinning asks, so on sliceable models every name is its own.
         """
         conversations = self.tree.conversations
-        if name in conversations:
+        if name in conversations or self.kind is CacheKind.SLICEABLE:
             return name
-        for node in reversed(extended.path()):
-            if node.kind is not None and node.kind not in SHARED_KINDS:
+        for node in (place.node, *place.node.above()):
+            is_entry = node.kind is not None and node.kind not in SHARED_KINDS
+            if is_entry and node.end <= place.length:
                 rivals = (other for other in conversations[node.conversation] if other is not node)
                 is_latest = all(
                     other.stored < node.stored for other in rivals if other.kind is node.kind

@@ -9,6 +9,14 @@ from mlx_backend.messages import CacheKind, Marks, token_ids
 from tests.prefix_cache.traffic import KINDS, Conversation, Traffic, bytes_of, text
 
 HEAD = 1_000
+LEAVES = pytest.mark.parametrize(
+    "leaves",
+    [
+        pytest.param({}, id="entries alone"),
+        pytest.param({"holds_leaves": True}, id="entries and live leaves"),
+        pytest.param({"holds_leaves": True, "keeps_entries": False}, id="later turns held only"),
+    ],
+)
 
 
 @KINDS
@@ -239,17 +247,18 @@ def test_three_title_requests_do_not_cost_the_main_session_its_turn(kind):
 
 
 @KINDS
+@LEAVES
 @pytest.mark.parametrize("budget", ["entries", "bytes"])
-def test_a_ring_and_side_calls_cost_neither_the_head_nor_the_main_session(kind, budget):
-    unlimited = Traffic(kind)
+def test_a_ring_and_side_calls_cost_neither_the_head_nor_the_main_session(kind, leaves, budget):
+    unlimited = Traffic(kind, **leaves)
     play_ring(unlimited)
     half = unlimited.cache.status().bytes // 2
-    limited = (
-        Traffic(kind, max_entries=16) if budget == "entries" else Traffic(kind, max_bytes=half)
-    )
+    limit = {"max_entries": 16} if budget == "entries" else {"max_bytes": half}
+    limited = Traffic(kind, **limit, **leaves)
     play_ring(limited)
-    status = limited.cache.status()
-    assert status.evicted_entries + status.thinned_checkpoints > 0
+    whole, status = unlimited.cache.status(), limited.cache.status()
+    lost = whole.bytes - status.bytes
+    assert lost >= whole.bytes // 2 if budget == "bytes" else status.entries <= 16 < whole.entries
 
 
 def play_ring(traffic: Traffic) -> None:
@@ -275,16 +284,37 @@ def test_a_long_abandoned_session_gives_way_to_what_is_used():
     assert traffic.match([*text(2_000, 1), 1]).length == 0
 
 
-def test_one_busy_conversation_leaves_five_idle_ones_their_last_boundary():
-    idle_and_busy = bytes_of(checkpoints=91)
-    traffic = Traffic(CacheKind.CHECKPOINTED, max_bytes=idle_and_busy // 3)
+@pytest.mark.parametrize("holds_leaves", [False, True])
+@pytest.mark.parametrize("thinking", [0, 100])
+def test_one_busy_conversation_leaves_five_idle_ones_their_last_boundary(holds_leaves, thinking):
+    whole = Traffic(CacheKind.CHECKPOINTED, holds_leaves=holds_leaves)
+    play_busy_and_idle(whole, thinking)
+    third = whole.cache.status().bytes // 3
+    limited = Traffic(CacheKind.CHECKPOINTED, max_bytes=third, holds_leaves=holds_leaves)
+    for conversation in play_busy_and_idle(limited, thinking):
+        match = limited.match(conversation.prompt()[0])
+        assert match.length >= conversation.last_boundary
+        limited.cache.release(match)
+
+
+def test_sessions_that_live_in_their_leaves_keep_those_where_there_is_room_for_one_each():
+    room = bytes_of(checkpoints=8, tokens=12_000)
+    traffic = Traffic(
+        CacheKind.CHECKPOINTED, max_bytes=room, holds_leaves=True, keeps_entries=False
+    )
+    for conversation in play_busy_and_idle(traffic, thinking=0):
+        end = len(conversation.head) + len(conversation.history)
+        assert traffic.match(conversation.prompt()[0]).length == end
+
+
+def play_busy_and_idle(traffic: Traffic, thinking: int) -> list[Conversation]:
+    """Forty turns of one conversation, after two of each of five others, which are returned."""
     idle = [Conversation(traffic, f"idle-{n}", text(HEAD, 1), seed=n + 10) for n in range(5)]
     for conversation in idle:
         conversation.turn()
         conversation.turn()
-    busy = Conversation(traffic, "busy", text(HEAD, 1), seed=1, thinking_length=100)
+    busy = Conversation(traffic, "busy", text(HEAD, 1), seed=1, thinking_length=thinking)
     for _ in range(40):
         boundary = busy.last_boundary
         assert busy.turn() >= boundary
-    for conversation in idle:
-        assert traffic.match(conversation.prompt()[0]).length >= conversation.last_boundary
+    return idle
