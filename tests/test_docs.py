@@ -10,6 +10,7 @@ import pytest
 
 from daemon.cli import ExitCode, app
 from daemon.settings import TABLE
+from daemon.status import REASONS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,6 +41,12 @@ def test_the_readme_lists_every_setting_as_it_is():
 )
 def test_the_readme_begins_with_the_two_commands_that_do_everything(command):
     assert f"\n{command}\n" in README
+
+
+def test_the_readme_lists_every_reason():
+    section = README.split("### Why was this read again?")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
+    assert tuple(listed) == REASONS
 
 
 def test_the_readme_lists_every_command():

@@ -2,7 +2,8 @@
 
 Checked in plain ASGI before routing, on every route. A page that was rebound to this address
 still carries its own name in `Host`, a page elsewhere carries its origin; both are refused, and
-no CORS header ever invites one. There is no password: other local users are not kept out.
+no CORS header ever invites one. Other accounts of the machine are let in; what they may not do
+asks for the daemon's own token (`authority`).
 """
 
 from __future__ import annotations
