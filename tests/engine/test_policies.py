@@ -300,6 +300,7 @@ def test_without_entries_sessions_go_on_and_nothing_fails(kind: str, policy: str
                 assert following.usage.reused >= (len(TURN_1 + r) if session == "first" else 0)
             status = bench.engine.status().cache
             assert (status.entries, status.live_leaves) == (0, 1)
+            assert len(bench.calls("capture_span")) == 2  # the ends of both turns
             await forget(bench, clock, "idle")
             assert (await bench.run(turn_2, session="third")).usage.reused == 0
 
