@@ -51,9 +51,14 @@ def test_a_policy_is_found_by_its_name():
         ("broken_policies:ends", "not today"),
     ],
 )
-def test_a_policy_that_cannot_be_used_is_refused_by_its_name_before_anything_is_loaded(name, fault):
+def test_a_policy_that_cannot_be_used_is_refused_by_its_name(name, fault):
     with pytest.raises(ConfigurationError) as refusal:
-        serve(Settings(prefix_checkpoint_policy=name), load=lambda: pytest.fail("loaded"))
+        named_policy(name)
     assert f"--prefix-checkpoint-policy {name} " in str(refusal.value)
     assert fault in str(refusal.value)
     assert "(start, prompt, opening, marks)" in str(refusal.value)
+
+
+def test_a_daemon_with_a_policy_that_cannot_be_used_does_not_start():
+    with pytest.raises(ConfigurationError, match="no_such_package"):
+        serve(Settings(prefix_checkpoint_policy="no_such_package:ends"))
