@@ -5,9 +5,15 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 
+from daemon.api.admin import Identity
+from daemon.api.app import build_app
+from daemon.api.endpoint import Door
 from daemon.cli import ExitCode, app
 from daemon.settings import TABLE
 from daemon.status import REASONS
@@ -54,6 +60,17 @@ def test_the_readme_lists_every_command():
     assert listed == {
         command.name or command.callback.__name__ for command in app.registered_commands
     }
+
+
+def test_the_readme_lists_every_route():
+    engine: Any = SimpleNamespace(status=None)
+    layer: Any = build_app(Door(engine), Identity.of_new_run("this-run", 8642))
+    while not isinstance(layer, Starlette):
+        layer = layer.app
+    paths = {re.sub(r"\{[^}]*\}", "X", route.path) for route in layer.routes} - {"/"}
+    section = README.split("### Over HTTP")[1].split("\n## ")[0]
+    listed = re.findall(r"`(?:GET|POST|DELETE) (/\S+)`", section)
+    assert {re.sub(r"\b(ID|NAME)\b", "X", path) for path in listed} == paths
 
 
 def test_the_readme_lists_every_exit_code():
