@@ -3,7 +3,7 @@
 Each command imports what it needs itself, so that `mlxd status` answers at once.
 """
 
-from daemon.cli.exits import ExitCode
 from daemon.cli.commands import app, main
+from daemon.cli.exits import ExitCode
 
 __all__ = ["ExitCode", "app", "main"]
