@@ -34,4 +34,4 @@ def show(*parts: RenderableType, to_stderr: bool = False) -> None:
     with console.capture() as captured:
         console.print(*parts, sep="\n")
     lines = (line.rstrip() for line in captured.get().splitlines())
-    print(*lines, sep="\n", file=console.file)
+    print(*lines, sep="\n", file=console.file, flush=True)
