@@ -83,16 +83,22 @@ class AppliedLimits:
     wired_bytes: int
 
 
+def limits_on(machine: Machine, limits: DeviceLimits, weight_bytes: int) -> AppliedLimits:
+    """What `limits` come to on a machine. Weights that fill its working set are not wired."""
+    pool_bytes = limits.pool_bytes
+    if pool_bytes is None:
+        pool_bytes = pool_limit_bytes(machine)
+    can_wire = limits.wire_weights and weight_bytes < (machine.working_set_bytes or 0)
+    return AppliedLimits(pool_bytes, weight_bytes if can_wire else 0)
+
+
 def apply_limits(limits: DeviceLimits, weight_bytes: int) -> AppliedLimits:
     """Apply `limits` to this process."""
-    is_unsaid = limits.pool_bytes is None
-    pool_bytes = pool_limit_bytes(this_machine()) if is_unsaid else limits.pool_bytes
-    assert pool_bytes is not None
-    mx.set_cache_limit(pool_bytes)
-    wired_bytes = weight_bytes if limits.wire_weights and mx.metal.is_available() else 0
-    if wired_bytes:
-        mx.set_wired_limit(wired_bytes)
-    return AppliedLimits(pool_bytes, wired_bytes)
+    applied = limits_on(this_machine(), limits, weight_bytes)
+    mx.set_cache_limit(applied.pool_bytes)
+    if applied.wired_bytes:
+        mx.set_wired_limit(applied.wired_bytes)
+    return applied
 
 
 def release_limits(applied: AppliedLimits) -> None:

@@ -15,6 +15,7 @@ from mlx_backend.memory import (
     DeviceLimits,
     Machine,
     default_budget_bytes,
+    limits_on,
     pool_limit_bytes,
     this_machine,
 )
@@ -47,9 +48,12 @@ def test_a_wish_for_the_pool_wins_over_the_size_of_the_machine() -> None:
 
 def test_nothing_is_wired_but_the_weights_and_only_if_asked() -> None:
     assert backend(DeviceLimits()).memory().wired_bytes == 0
-    asked = backend(DeviceLimits(wire_weights=True))
-    expected = GIB if mx.metal.is_available() else 0
-    assert asked.memory().wired_bytes == expected
+    mac = Machine(16 * GIB, 12 * GIB)
+    asked = DeviceLimits(wire_weights=True)
+    assert limits_on(mac, DeviceLimits(), 4 * GIB).wired_bytes == 0
+    assert limits_on(mac, asked, 4 * GIB).wired_bytes == 4 * GIB
+    assert limits_on(mac, asked, 12 * GIB).wired_bytes == 0
+    assert limits_on(Machine(16 * GIB), asked, 4 * GIB).wired_bytes == 0
 
 
 @pytest.mark.parametrize("source", sorted(SOURCES.glob("*.py")), ids=lambda path: path.name)
