@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mlx_backend.errors import PromptRejected, RestoreFailed, StateMismatch, StepFailed
-from mlx_backend.interface import Counters, Sampled, Snapshot
+from mlx_backend.interface import Counters, Sampled, ShouldStop, Snapshot, never
 from mlx_backend.messages import (
     CacheKind,
     Marks,
@@ -90,7 +90,10 @@ class FakeSpan:
         return self._with(head), self._with(tail)
 
     def join(self, after: FakeSpan) -> FakeSpan:
-        return self._with([*self.blocks, *after.blocks])
+        seam = self.blocks[-1] + after.blocks[0]
+        if len(seam) > self.block_tokens:
+            return self._with([*self.blocks, *after.blocks])
+        return self._with([*self.blocks[:-1], seam, *after.blocks[1:]])
 
     def _with(self, blocks: list[tuple[int, ...]]) -> FakeSpan:
         return FakeSpan(tuple(blocks), self.block_tokens, self.token_bytes)
@@ -377,6 +380,7 @@ class BytePrompts:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
+        should_stop: ShouldStop = never,
     ) -> Prompt:
         head = list(messages[:1]) if messages and messages[0]["role"] == "system" else []
         ids: list[int] = []
@@ -406,7 +410,7 @@ class BytePrompts:
     def _turn(role: str, content: str) -> list[int]:
         return [TURN_START, *f"{role}\n{content}".encode(), TURN_END, *b"\n"]
 
-    def text(self, text: str) -> Prompt:
+    def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
         return self.ids(list(text.encode()))
 
     def ids(self, ids: Sequence[int]) -> Prompt:

@@ -34,7 +34,8 @@ class Traffic:
     """A cache with a model's state in front of it.
 
     `holds_leaves`: each session holds the state after its last turn. `keeps_entries`: turns stay
-    as entries too, not only while they are held.
+    as entries too, not only while they are held. `walks_every_step`: invariants are walked
+    after every step, not only looked at.
     """
 
     kind: CacheKind
@@ -46,6 +47,7 @@ class Traffic:
     block_tokens: int = 64
     holds_leaves: bool = False
     keeps_entries: bool = True
+    walks_every_step: bool = True
     now: float = 0.0
     cache: PrefixCache = field(init=False)
 
@@ -72,7 +74,7 @@ class Traffic:
         ids = token_ids(tokens)
         match = self.match(ids)
         self.cache.release(match)
-        self.cache.check()
+        self.check()
         stops = checkpoint_offsets(
             match.length,
             Prompt(ids, marks or Marks(is_raw=True)),
@@ -96,7 +98,7 @@ class Traffic:
         ids = token_ids(tokens)
         expected = self.cache.peek(ids)
         match = self.cache.match(ids)
-        self.cache.check()
+        self.check()
         assert match.length == expected
         assert match.length <= max(0, len(ids) - 1)
         assert match.length <= match.common == self.cache.common(ids)
@@ -117,13 +119,22 @@ class Traffic:
         if not self.cache.wants(ids, kind, holder, shared):
             if holder is not None:
                 self.cache.hold(ids, **mark)
-                self.cache.check()
+                self.check()
             return False
         stored = self.cache.insert(
             ids, span=self.span(ids), checkpoint=self.checkpoint(ids), **mark
         )
-        self.cache.check()
+        self.check()
         return stored
+
+    def check(self) -> None:
+        if self.walks_every_step:
+            self.cache.check()
+            return
+        status = self.cache.status()
+        assert status.bytes <= status.max_bytes
+        assert status.arrays <= status.max_arrays
+        assert status.max_entries is None or status.entries <= status.max_entries
 
     def span(self, ids: TokenIds) -> FakeSpan | None:
         known = self.cache.known(ids)
