@@ -52,7 +52,7 @@ def read_reason(match: Match, prompt: Prompt, *, restore_failed: bool = False) -
     is_evicted = code == "evicted"
     return ReadReason(
         code=code,
-        sentence=_sentence(code, match, len(prompt), _place(message)),
+        sentence=_sentence(code, match, len(prompt), _place(prompt, message)),
         left_at=match.common,
         message_index=None if message is None else message.index,
         message_role=None if message is None else message.role,
@@ -100,13 +100,15 @@ def _sentence(code: str, match: Match, prompt: int, place: str) -> str:
                 f"cache's limits; {match.length:,} were kept."
             )
         case "no_checkpoint":
+            reach = f", up to {place}" if place else ""
             return (
-                f"{read}: the first {_tokens(match.common)} are stored, up to {place}, but the "
-                f"last point a row can be restored from is after {match.length:,}."
+                f"{read}: the first {_tokens(match.common)} are stored{reach}, but the last point "
+                f"a row can be restored from is after {match.length:,}."
             )
         case "diverged":
+            where = f", in {place}" if place else ""
             return (
-                f"{read}: restored {_tokens(match.length)}; after {match.common:,}, in {place}, "
+                f"{read}: restored {_tokens(match.length)}; after {match.common:,}{where}, "
                 "what is stored goes on differently."
             )
     return f"{read}: restored {_tokens(match.length)}, all that is stored of this prompt."
@@ -125,9 +127,11 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s ago"
 
 
-def _place(message: MessageStart | None) -> str:
-    """Where in the prompt, in words."""
-    return f"message {message.index} ({message.role})" if message is not None else "its opening"
+def _place(prompt: Prompt, message: MessageStart | None) -> str:
+    """Where in the prompt, in words; nothing where it has no messages."""
+    if message is not None:
+        return f"message {message.index} ({message.role})"
+    return "what precedes its first message" if prompt.messages else ""
 
 
 def _tokens(count: int) -> str:

@@ -103,9 +103,26 @@ def test_a_fork_between_checkpoints_names_the_last_one():
     found = reason(traffic, [*text(100, 1)[:80], *text(20, 2)])
     assert (found.code, found.left_at, found.nearest) == ("no_checkpoint", 80, 50)
     assert found.sentence == (
-        "50 tokens read: the first 80 tokens are stored, up to its opening, but the last point "
+        "50 tokens read: the first 80 tokens are stored, but the last point "
         "a row can be restored from is after 50."
     )
+
+
+@pytest.mark.parametrize(
+    ("starts", "place"),
+    [((60,), "message 0 (user)"), ((90,), "what precedes its first message"), ((), None)],
+)
+def test_the_place_is_told_as_far_as_there_are_messages(starts, place):
+    traffic = Traffic(CacheKind.CHECKPOINTED)
+    traffic.store(text(50, 1))
+    traffic.store(text(100, 1))
+    traffic.store([*text(100, 1), *text(20, 3)])
+    messages = tuple(MessageStart(start, 0, "user") for start in starts)
+    early = reason(traffic, [*text(100, 1)[:80], *text(20, 2)], messages=messages).sentence
+    late = reason(traffic, [*text(100, 1)[:52], *text(60, 2)], messages=messages).sentence
+    assert (f"are stored, up to {place}, but" in early) == (place is not None)
+    if not starts:
+        assert "after 52, what is stored goes on differently" in late
 
 
 @KINDS
