@@ -30,6 +30,20 @@ class PromptRejected(BackendError):
         self.field = field
 
 
+class PromptTooLong(PromptRejected):
+    """A prompt of more than `tokens` tokens, which is as far as it was counted: it cannot fit the
+    context of `limit`."""
+
+    def __init__(self, tokens: int, limit: int) -> None:
+        super().__init__(f"The prompt has more than {tokens} tokens; the context has {limit}.")
+        self.tokens = tokens
+        self.limit = limit
+
+
+class EncodingStopped(BackendError):
+    """`should_stop` said so: nobody waits for the prompt any more."""
+
+
 class RestoreFailed(BackendError):
     """A snapshot does not fit the model or disagrees with its key; drop it and read instead."""
 

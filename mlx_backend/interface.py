@@ -7,9 +7,9 @@ it. `ModelInfo` and the values of `messages` are frozen and go anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from mlx_backend.messages import (
     MemoryReport,
@@ -212,14 +212,25 @@ class OutputStream(Protocol):
         """What was held back, with U+FFFD for an incomplete character."""
 
 
+ShouldStop: TypeAlias = Callable[[], bool]
+"""Asked now and then, from the thread that works: True ends the work."""
+
+
+def never() -> bool:
+    return False
+
+
 class PromptEncoder(Protocol):
-    """Requests to token ids. Thread-safe. Raises PromptRejected."""
+    """Requests to token ids. Thread-safe. Raises PromptRejected: PromptTooLong early where a
+    prompt cannot fit the context; and EncodingStopped soon after `should_stop` is True.
+    """
 
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
+        should_stop: ShouldStop = never,
     ) -> Prompt:
         """Render with the model's chat template, with its generation tail.
 
@@ -227,7 +238,7 @@ class PromptEncoder(Protocol):
         `{"id", "type": "function", "function": {"name", "arguments": dict | str}}`.
         """
 
-    def text(self, text: str) -> Prompt:
+    def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
         """Encode plain text, with exactly one beginning-of-text token where the model wants it."""
 
     def ids(self, ids: Sequence[int]) -> Prompt:

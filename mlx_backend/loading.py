@@ -95,8 +95,9 @@ def load(
     tokenizer = _load_tokenizer(files.folder)
     layout = classify(model, kv_bits=kv_bits)
     weight_bytes, rows = _sizes(model)
-    prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config))
     known_context, warnings = _known_context(files.config, tokenizer)
+    context = min(known_context, context_size or known_context)
+    prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config), context)
     info = ModelInfo(
         name=name or _name(path_or_repo),
         path=str(files.folder),
@@ -104,7 +105,7 @@ def load(
         cache_kind=layout.kind,
         cache_classes=layout.class_names,
         vocabulary_size=prompts.vocabulary.size,
-        context_size=min(known_context, context_size or known_context),
+        context_size=context,
         stop_ids=_stop_ids(files, tokenizer, prompts),
         weight_bytes=weight_bytes,
         span_token_bytes=layout.span_token_bytes,
@@ -199,9 +200,15 @@ def _load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _prompts(tokenizer: Any, vocabulary_size: int) -> MlxPromptEncoder:
-    vocabulary = Vocabulary(vocabulary_size, _bos_id(tokenizer))
-    return MlxPromptEncoder(tokenizer.backend_tokenizer, _template(tokenizer), vocabulary)
+def _prompts(
+    tokenizer: Any, vocabulary_size: int, context_size: int | None = None
+) -> MlxPromptEncoder:
+    return MlxPromptEncoder(
+        tokenizer.backend_tokenizer,
+        _template(tokenizer),
+        Vocabulary(vocabulary_size, _bos_id(tokenizer)),
+        context_size=context_size,
+    )
 
 
 def _template(tokenizer: Any) -> Template | None:

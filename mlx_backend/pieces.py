@@ -10,7 +10,7 @@ tried when the model is loaded; where not, whole stretches of text are encoded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -19,12 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_backend.control import BREAK, ControlTokens, as_written
+from mlx_backend.interface import ShouldStop, never
+from mlx_backend.length import LengthCheck, stop_if
 from mlx_backend.memo import Memo
 from mlx_backend.messages import TokenIds, token_ids
 
 _MEMO_BYTES = 32 << 20
 _PROBES = ("Hello", " Hello", "\nHello there\n", "x", "a  b", "é", " ")
 _MOST_JOINTS = 32
+_CHARACTERS_AT_ONCE = 1 << 16  # the tokenizer is asked for about so many, and cannot be stopped
 NOTHING = token_ids([])
 
 
@@ -49,9 +52,19 @@ class Encoded:
 
 
 class PieceEncoder:
-    """Encodes what a template rendered. `tokenizer` is a `tokenizers.Tokenizer`. Thread-safe."""
+    """Encodes what a template rendered. `tokenizer` is a `tokenizers.Tokenizer`. Thread-safe.
 
-    def __init__(self, tokenizer: Any, control: ControlTokens, bytes_of: Any) -> None:
+    What cannot fit `context_size` is refused with PromptTooLong before it is cut or encoded.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        control: ControlTokens,
+        bytes_of: Any,
+        context_size: int | None = None,
+    ) -> None:
+        self._length = LengthCheck(tokenizer, context_size)
         self._tokenizer = tokenizer
         self._control = control
         self._bytes_of = bytes_of
@@ -62,20 +75,32 @@ class PieceEncoder:
         self._after_break = self._choose_guard_after_break()
         self.by_pieces = all(self._agrees_on(probe) for probe in self._probe_texts())
 
-    def encode(self, rendered: str) -> TokenIds:
+    def encode(self, rendered: str, should_stop: ShouldStop = never) -> TokenIds:
         """The ids of a rendered prompt, without any token added in front or behind."""
+        self._length.check(rendered, 0, should_stop)
         parts = self._control.split(rendered)
         if not self.by_pieces:
             parts = _rejoined(parts)
-        return _joined(self._encode_parts(parts, Guard()))
+        return _joined(self._encode_parts(parts, Guard(), should_stop))
 
-    def continue_from(self, before: Encoded, rendered: str) -> Encoded:
+    def plain(self, text: str, should_stop: ShouldStop = never) -> TokenIds:
+        """The ids of text without a template, in which control tokens are what they spell."""
+        self._length.check(text, 0, should_stop)
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return token_ids(encoding.ids)
+
+    def continue_from(
+        self, before: Encoded, rendered: str, should_stop: ShouldStop = never
+    ) -> Encoded:
         """Encode `rendered`; what it shares with `before` is taken from there."""
         if not self.by_pieces:
-            return Encoded(rendered, self.encode(rendered))
+            return Encoded(rendered, self.encode(rendered, should_stop))
         characters, count = _shared(before, rendered)
-        parts = self._control.split(rendered[characters:])
-        found = self._encode_parts(parts, self._after_token if characters else Guard())
+        new = rendered[characters:]
+        self._length.check(new, count, should_stop)
+        parts = self._control.split(new)
+        guard = self._after_token if characters else Guard()
+        found = self._encode_parts(parts, guard, should_stop)
         ids = _joined([before.ids[:count], *found])
         joints = [joint for joint in before.joints if joint[0] <= characters]
         joints += self._joints(parts, found, len(rendered), len(ids))
@@ -102,10 +127,13 @@ class PieceEncoder:
             count -= len(found[place - 1])
         return joints[::-1]
 
-    def _encode_parts(self, parts: Sequence[str], guard: Guard) -> list[TokenIds]:
+    def _encode_parts(
+        self, parts: Sequence[str], guard: Guard, should_stop: ShouldStop = never
+    ) -> list[TokenIds]:
         """The ids of each part; `guard` is the first one's."""
         wanted = self._wanted(parts, guard)
-        encoded = self._encode_all(key for key in wanted if isinstance(key, tuple))
+        keys = (key for key in wanted if isinstance(key, tuple))
+        encoded = self._encode_all(keys, should_stop)
         return [encoded[key] if isinstance(key, tuple) else key for key in wanted]
 
     def check(self, rendered: str) -> None:
@@ -130,13 +158,16 @@ class PieceEncoder:
                 guard = self._after_token
         return wanted
 
-    def _encode_all(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], TokenIds]:
+    def _encode_all(
+        self, keys: Iterable[tuple[str, str]], should_stop: ShouldStop
+    ) -> dict[tuple[str, str], TokenIds]:
         found = {key: self._memo.get(key) for key in keys}
         missing = [key for key, ids in found.items() if ids is None]
-        if missing:
-            texts = [guard + text for guard, text in missing]
+        for group in _groups(missing):
+            stop_if(should_stop)
+            texts = [guard + text for guard, text in group]
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-            for key, encoding in zip(missing, encodings, strict=True):
+            for key, encoding in zip(group, encodings, strict=True):
                 found[key] = ids = self._checked(key, encoding.ids)
                 self._memo.put(key, ids)
         return {key: ids for key, ids in found.items() if ids is not None}
@@ -225,6 +256,20 @@ def _rejoined(parts: Sequence[str]) -> list[str]:
         else:
             stretches[-1] += part
     return stretches
+
+
+def _groups(keys: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """The keys of pieces in order, as many at once as have a bounded length together."""
+    group: list[tuple[str, str]] = []
+    characters = 0
+    for key in keys:
+        if group and characters + len(key[1]) > _CHARACTERS_AT_ONCE:
+            yield group
+            group, characters = [], 0
+        group.append(key)
+        characters += len(key[1])
+    if group:
+        yield group
 
 
 def _entry_bytes(key: tuple[str, str], ids: TokenIds) -> int:

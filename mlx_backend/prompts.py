@@ -10,7 +10,7 @@ Rendering and encoding run in the caller's thread, which should not be the event
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +24,8 @@ from mlx_backend.content import Content
 from mlx_backend.control import ControlTokens, find_control_tokens
 from mlx_backend.conversation import Conversations
 from mlx_backend.errors import PromptRejected
+from mlx_backend.interface import ShouldStop, never
+from mlx_backend.length import stop_if
 from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
 from mlx_backend.messages import Marks, Prompt, token_ids
 from mlx_backend.pieces import PieceEncoder
@@ -47,7 +49,8 @@ class MlxPromptEncoder:
     """The `PromptEncoder` of one model. Thread-safe.
 
     `tokenizer` is a `tokenizers.Tokenizer`; `template` is None for a model without one, which
-    refuses chats. `now` is for templates that print the date.
+    refuses chats. `now` is for templates that print the date. A prompt that cannot fit
+    `context_size` is refused early; None refuses none.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class MlxPromptEncoder:
         template: Template | None,
         vocabulary: Vocabulary,
         now: Callable[[], datetime] = datetime.now,
+        context_size: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self.vocabulary = vocabulary
@@ -63,7 +67,7 @@ class MlxPromptEncoder:
         added = tokenizer.get_added_tokens_decoder()
         self.control = ControlTokens(find_control_tokens(added, source))
         bytes_of = TokenText(tokenizer).bytes_of
-        self.pieces = PieceEncoder(tokenizer, self.control, bytes_of)
+        self.pieces = PieceEncoder(tokenizer, self.control, bytes_of, context_size)
         self._rendered = RenderedEncoder(self.pieces, vocabulary.bos_id, bytes_of)
         self._chat = None
         if template is not None:
@@ -91,20 +95,20 @@ class MlxPromptEncoder:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
+        should_stop: ShouldStop = never,
     ) -> Prompt:
         if self._chat is None:
             raise PromptRejected(
                 "This model has no chat template; ask it to complete plain text.", "messages"
             )
-        prompt = self._chat.encode(messages, tools, template_options or {})
+        prompt = self._chat.encode(messages, tools, template_options or {}, should_stop)
         self._within_vocabulary(prompt.tokens, "messages")
         return prompt
 
-    def text(self, text: str) -> Prompt:
+    def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
         if _has_surrogates(text):
             raise PromptRejected("Half of a surrogate pair: this is not text.", "prompt")
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        ids = self._rendered.begun_once(token_ids(encoding.ids))
+        ids = self._rendered.begun_once(self.pieces.plain(text, should_stop))
         return Prompt(self._within_vocabulary(ids, "prompt"), Marks(is_raw=True))
 
     def ids(self, ids: Sequence[int]) -> Prompt:
@@ -158,6 +162,7 @@ class _Chat:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
+        should_stop: ShouldStop,
     ) -> Prompt:
         check_options(options)
         options = self._content.data(options, "template_options")
@@ -175,7 +180,10 @@ class _Chat:
         ids, starts = self._rendered.encode_turn(
             name,
             Traced(conversation, origins, roles),
-            lambda shown: self._marks.pieces(shown, rendering, generation=True),
+            lambda shown: _until(
+                should_stop, self._marks.pieces(shown, rendering, generation=True)
+            ),
+            should_stop,
         )
         head = self._head(messages, known_tools)
         return Prompt(ids, self._marks.marks(ids, conversation, head, rendering), starts)
@@ -199,6 +207,13 @@ _SAMPLE: tuple[Message, ...] = (
     {"role": "assistant", "content": "A test: é, 1234.\n"},
     {"role": "user", "content": "So it is"},
 )
+
+
+def _until(should_stop: ShouldStop, pieces: Iterator[str]) -> Iterator[str]:
+    for count, piece in enumerate(pieces):
+        if count % 64 == 0:
+            stop_if(should_stop)
+        yield piece
 
 
 def _has_surrogates(text: str) -> bool:

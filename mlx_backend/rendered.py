@@ -13,6 +13,7 @@ from itertools import chain
 
 import numpy as np
 
+from mlx_backend.interface import ShouldStop, never
 from mlx_backend.memo import Memo
 from mlx_backend.messages import MessageStart, TokenIds, token_ids
 from mlx_backend.pieces import NOTHING, Encoded, PieceEncoder
@@ -51,14 +52,18 @@ class RenderedEncoder:
         return self.begun_once(self.pieces.encode(rendered))
 
     def encode_turn(
-        self, conversation: Hashable, traced: Traced, write: Write
+        self,
+        conversation: Hashable,
+        traced: Traced,
+        write: Write,
+        should_stop: ShouldStop = never,
     ) -> tuple[TokenIds, tuple[MessageStart, ...]]:
         """Render by `write` and encode a prompt that probably continues its conversation's last
         one; with where its messages begin."""
         before = self._last.get(conversation) or _NOTHING
         first = max(0, len(before.openings) - 2) if self.pieces.by_pieces else 0
         reading = watched(traced.messages, first, write)
-        encoded = self.pieces.continue_from(before.encoded, reading.text)
+        encoded = self.pieces.continue_from(before.encoded, reading.text, should_stop)
         known = _unchanged(before.openings, encoded.bounds[0][0])
         if first >= max(1, len(known)):
             reading = watched(traced.messages, 0, write)

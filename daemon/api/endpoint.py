@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import time
 from typing import TypeAlias
@@ -22,7 +23,7 @@ from daemon.api.dialect import Dialect
 from daemon.api.incoming import ClientLeft, Departure, read_json_body, watching
 from daemon.api.responses import error_response, json_response, stopping
 from daemon.api.reuse_header import reuse_header
-from daemon.api.rules import SEED_BITS, answer_limit, answering_name, sampling_for
+from daemon.api.rules import SEED_BITS, answer_limit, answering_name, overflow, sampling_for
 from daemon.api.session_key import family_key, session_key
 from daemon.api.sse import EventStream, KeepAlive
 from daemon.api.telemetry import without_telemetry
@@ -30,8 +31,8 @@ from daemon.chat import ChatRequest, Conversation, Envelope, PlainText, PromptSo
 from daemon.engine import Engine
 from daemon.errors import BadRequest, DaemonError
 from daemon.generation import GenerationRequest
-from mlx_backend.errors import PromptRejected
-from mlx_backend.interface import LoadedModel, PromptEncoder
+from mlx_backend.errors import EncodingStopped, PromptRejected, PromptTooLong
+from mlx_backend.interface import LoadedModel, PromptEncoder, ShouldStop, never
 from mlx_backend.messages import Prompt
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,21 @@ HEADERS_SECONDS = 0.5
 
 ENCODERS = 2
 """Prompts encoded at once: encoding is for one core each, and the engine needs one too."""
+
+LARGE_BYTES = 1_000_000
+"""A body from here on is parsed beside the event loop, and waits for others like it: they have
+one encoder between them, so that a small one always finds another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request's way in, apart from what it asks for."""
+
+    request_id: str
+    headers: Headers
+    body_bytes: int
+    departure: Departure
+
 
 Admitted: TypeAlias = tuple[Answer, Envelope]
 
@@ -59,6 +75,17 @@ class Door:
     cuts_telemetry: bool = True
     draw_seed: Callable[[], int] = lambda: secrets.randbits(SEED_BITS)
     encoders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENCODERS))
+    large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+    @asynccontextmanager
+    async def encoder(self, body_bytes: int) -> AsyncIterator[None]:
+        """A place to encode the prompt of such a body in."""
+        if body_bytes < LARGE_BYTES:
+            async with self.encoders:
+                yield
+        else:
+            async with self.large, self.encoders:
+                yield
 
 
 class Endpoint:
@@ -84,9 +111,11 @@ class Endpoint:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         body = await read_json_body(headers, receive, self._door.max_body_bytes)
-        request = self._dialect.parse(body)
         async with watching(receive) as departure:
-            answer, envelope = await self._admit(request, headers, scope[REQUEST_ID], departure)
+            request = await self._parsed(body)
+            incoming = Incoming(scope[REQUEST_ID], headers, len(body), departure)
+            del body
+            answer, envelope = await self._admit(request, incoming)
             departure.react(answer.generation.cancel)
             try:
                 if request.stream:
@@ -103,43 +132,53 @@ class Endpoint:
             finally:
                 answer.generation.cancel()
 
-    async def _admit(
-        self, request: ChatRequest, headers: Headers, request_id: str, departure: Departure
-    ) -> Admitted:
+    async def _parsed(self, body: bytes) -> ChatRequest:
+        if len(body) < LARGE_BYTES:
+            return self._dialect.parse(body)
+        return await asyncio.to_thread(self._dialect.parse, body)
+
+    async def _admit(self, request: ChatRequest, incoming: Incoming) -> Admitted:
         """Everything that can be refused is refused here, before a token is read."""
         model = self._door.engine.model()
         name = answering_name(request.model, model.info)
         sampling = sampling_for(request.sampling, model.info, self._door.draw_seed())
         source = without_telemetry(request.prompt) if self._door.cuts_telemetry else request.prompt
-        prompt = await self._encode(source, model, departure)
         field_at_fault = "messages" if isinstance(request.prompt, Conversation) else "prompt"
+        try:
+            prompt = await self._encode(source, model, incoming)
+        except PromptTooLong as error:
+            told = f"more than {error.tokens}"
+            raise overflow(told, model.info.context_size, field_at_fault) from error
+        except PromptRejected as error:
+            raise rejection(error) from error
         limit = answer_limit(
             request.max_tokens, len(prompt), model.info.context_size, field_at_fault
         )
         generation = self._door.engine.submit(
             GenerationRequest(
-                request_id,
+                incoming.request_id,
                 prompt,
                 limit,
                 sampling,
-                session=session_key(request, headers),
-                family=family_key(headers),
+                session=session_key(request, incoming.headers),
+                family=family_key(incoming.headers),
             )
         )
-        answer_id = self._dialect.id_prefix + request_id.removeprefix("req_")
+        answer_id = self._dialect.id_prefix + incoming.request_id.removeprefix("req_")
         envelope = Envelope(answer_id, name, int(self._door.clock()))
         return Answer(generation, model.output(request.stop), len(prompt)), envelope
 
-    async def _encode(
-        self, source: PromptSource, model: LoadedModel, departure: Departure
-    ) -> Prompt:
-        async with self._door.encoders:
+    async def _encode(self, source: PromptSource, model: LoadedModel, incoming: Incoming) -> Prompt:
+        departure = incoming.departure
+        async with self._door.encoder(incoming.body_bytes):
             if departure.has_left:
                 raise ClientLeft
             try:
-                prompt = await asyncio.to_thread(encoded, source, model.prompts)
-            except PromptRejected as error:
-                raise rejection(error) from error
+                prompt = await asyncio.to_thread(
+                    encoded, source, model.prompts, lambda: departure.is_over
+                )
+            except EncodingStopped:
+                raise ClientLeft from None
         if departure.has_left:
             raise ClientLeft
         return prompt
@@ -151,13 +190,17 @@ def rejection(error: PromptRejected) -> BadRequest:
     return BadRequest(f"{where}{error}", field=error.field or None)
 
 
-def encoded(source: PromptSource, prompts: PromptEncoder) -> Prompt:
-    """The prompt's tokens. Takes its time: not for the event loop. Raises PromptRejected."""
+def encoded(
+    source: PromptSource, prompts: PromptEncoder, should_stop: ShouldStop = never
+) -> Prompt:
+    """The prompt's tokens. Takes its time: not for the event loop. Raises as `prompts` does."""
     match source:
         case Conversation(messages, tools, options):
             rendered = [message.for_template() for message in messages]
-            return prompts.chat(rendered, [tool.for_template() for tool in tools], options)
+            return prompts.chat(
+                rendered, [tool.for_template() for tool in tools], options, should_stop
+            )
         case PlainText(text):
-            return prompts.text(text)
+            return prompts.text(text, should_stop)
         case RawTokens(ids):
             return prompts.ids(ids)

@@ -52,10 +52,14 @@ def _too_large(max_bytes: int) -> BodyTooLarge:
 
 
 class Departure:
-    """Whether the client has left, and what is to be done at that moment."""
+    """Whether the client has left, and what is to be done at that moment.
+
+    `is_over`, which any thread may read: nobody waits any more for what is done for the request.
+    """
 
     def __init__(self) -> None:
         self.has_left = False
+        self.is_over = False
         self._reaction: Callable[[], None] | None = None
 
     def react(self, reaction: Callable[[], None]) -> None:
@@ -65,7 +69,7 @@ class Departure:
             reaction()
 
     def notice(self) -> None:
-        self.has_left = True
+        self.has_left = self.is_over = True
         if self._reaction is not None:
             self._reaction()
 
@@ -78,6 +82,7 @@ async def watching(receive: Receive) -> AsyncIterator[Departure]:
     try:
         yield departure
     finally:
+        departure.is_over = True
         watcher.cancel()
         with suppress(asyncio.CancelledError):
             await watcher

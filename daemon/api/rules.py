@@ -58,13 +58,18 @@ def answer_limit(asked: int | None, prompt: int, context: int, field: str) -> in
     Raises ContextOverflow, which names `field`, if not one does.
     """
     if prompt >= context:
-        raise ContextOverflow(
-            f"This model's maximum context length is {context} tokens. However, your messages "
-            f"resulted in {prompt} tokens. Please shorten them.",
-            field=field,
-        )
+        raise overflow(str(prompt), context, field)
     room = context - prompt
     return room if asked is None else min(asked, room)
+
+
+def overflow(tokens: str, context: int, field: str) -> ContextOverflow:
+    """In the words that agents look for; `tokens` is a number, or "more than" one."""
+    return ContextOverflow(
+        f"This model's maximum context length is {context} tokens. However, your messages "
+        f"resulted in {tokens} tokens. Please shorten them.",
+        field=field,
+    )
 
 
 def sampling_for(wishes: SamplingWishes, info: ModelInfo, fresh_seed: int) -> Sampling:

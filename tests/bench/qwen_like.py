@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daemon.bench.floor import common_prefix
+from mlx_backend.interface import ShouldStop, never
 from mlx_backend.messages import Marks, Prompt, token_ids
 from tests.fakes import TURN_END, TURN_START, BytePrompts
 
@@ -25,6 +26,7 @@ class QwenLikePrompts(BytePrompts):
         messages: Messages,
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
+        should_stop: ShouldStop = never,
     ) -> Prompt:
         stable = self._render(messages, tools)
         probes = [[*_system(messages), {"role": "user", "content": c}] for c in ("a", "b")]
