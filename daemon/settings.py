@@ -125,7 +125,10 @@ class Settings:
         whole_number(16, 65536), "TOKENS", "Prompt tokens read in one go, at most", 512
     )
     prefix_cache_entries: int | None = row(
-        whole_number(0), "N", "Snapshots kept for all; 0 keeps only what sessions hold", unset="unlimited"
+        whole_number(0),
+        "N",
+        "Snapshots kept for all; 0 keeps only what sessions hold",
+        unset="unlimited",
     )
     prefix_cache_bytes: int | None = row(
         byte_size, "SIZE", "Memory for snapshots, such as 2GB", unset="a share of memory"
