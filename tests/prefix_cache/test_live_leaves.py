@@ -168,6 +168,17 @@ def test_the_next_turn_replaces_the_live_leaf_that_it_extends(kind):
     assert traffic.cache.held("main") == (300, status.bytes)
 
 
+def test_a_cut_turn_leaves_the_whole_one_before_it_where_state_cannot_be_cut():
+    traffic = Traffic(CacheKind.CHECKPOINTED)
+    tokens = text(300, 1)
+    kinds = [EntryKind.TURN_END, EntryKind.PARTIAL, EntryKind.PARTIAL, EntryKind.TURN_END]
+    for length, kind in zip((100, 160, 200, 240), kinds, strict=True):
+        traffic.store(tokens[:length], kind, "main", "main", shared=False)
+        if length == 200:
+            assert [reuse(traffic, tokens[:n]) for n in (100, 160, 200)] == [100, 100, 200]
+    assert [reuse(traffic, tokens[:n]) for n in (100, 160, 200, 240)] == [0, 0, 0, 240]
+
+
 @KINDS
 def test_branches_of_two_requests_at_once_can_both_be_continued(kind):
     traffic = Traffic(kind)
@@ -254,6 +265,24 @@ def test_own_bytes_leave_out_what_others_build_on(kind):
         assert traffic.cache.held(holder) == expected
 
 
+@KINDS
+def test_own_bytes_of_a_session_that_goes_on_from_another_begin_where_that_ends(kind):
+    traffic = Traffic(kind)
+    hold(traffic, text(200, 1)[:100], "first")
+    hold(traffic, text(200, 1), "second")
+    first, second = traffic.cache.entries()
+    assert traffic.cache.held("first")[1] == first.own_bytes
+    assert traffic.cache.held("second")[1] == second.own_bytes
+
+
+def test_a_part_of_an_entry_needs_no_entry_of_its_own():
+    traffic = Traffic(CacheKind.SLICEABLE)
+    traffic.store(text(100, 1))
+    assert traffic.cache.hold(token_ids(text(100, 1)[:50]), None, shared=True)
+    traffic.cache.check()
+    assert len(traffic.cache.entries()) == 1
+
+
 # Limits
 
 
@@ -334,6 +363,38 @@ def test_a_session_whose_leaf_is_thinned_away_holds_the_boundary_before_it():
     assert reuse(traffic, prompt) == 900, "it was an entry too"
 
 
+def test_branches_that_are_only_held_are_not_thinned_before_the_ends_of_others():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_bytes=bytes_of(checkpoints=4, tokens=9_000))
+    other, head = text(200, 1), text(50, 2)
+    traffic.store(other[:100], EntryKind.USER_END, "other")
+    traffic.store(other, EntryKind.TURN_END, "other")
+    branches = [[*head, *text(100, seed)] for seed in (3, 4)]
+    for branch in branches:
+        hold(traffic, branch, "main")
+    traffic.store(text(100, 5), EntryKind.USER_END, "third")
+    assert [reuse(traffic, branch) for branch in branches] == [150, 150]
+    assert reuse(traffic, other) == 100
+
+
+def test_a_conversation_is_not_thinned_for_entries_because_of_what_is_none():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_entries=2)
+    traffic.store(text(100, 1), EntryKind.USER_END, "oldest")
+    main = text(200, 2)
+    traffic.store(main[:100], EntryKind.USER_END, "main")
+    hold(traffic, main, "main")
+    traffic.store(text(100, 3), EntryKind.USER_END, "third")
+    assert [reuse(traffic, tokens) for tokens in (text(100, 1), main[:100])] == [0, 100]
+
+
+def test_on_the_way_to_a_newcomer_live_leaves_go_last_too():
+    traffic = Traffic(CacheKind.CHECKPOINTED, max_bytes=bytes_of(checkpoints=2, tokens=9_000))
+    prompt = text(300, 1)
+    traffic.store(prompt[:100], EntryKind.FORK, "a", "a")
+    traffic.store(prompt[:200], EntryKind.FORK, "b")
+    traffic.store(prompt, EntryKind.FORK, "c")
+    assert [reuse(traffic, prompt[:n]) for n in (100, 200, 300)] == [100, 100, 300]
+
+
 def test_a_live_leaf_that_is_no_entry_is_worth_a_users_end():
     traffic = Traffic(CacheKind.CHECKPOINTED, max_bytes=bytes_of(checkpoints=3, tokens=9_000))
     prompt = text(3_000, 1)
@@ -346,22 +407,28 @@ def test_a_live_leaf_that_is_no_entry_is_worth_a_users_end():
 
 
 @KINDS
-def test_a_live_leaf_gets_its_place_back_if_the_next_one_cannot_stay(kind):
+@pytest.mark.parametrize("others", [[], ["second"]])
+def test_a_live_leaf_gets_its_place_back_if_the_next_one_cannot_stay(kind, others):
     checkpoints = 2 if kind is CacheKind.CHECKPOINTED else 0
     room = bytes_of(tokens=250, nodes=3, checkpoints=checkpoints)
     traffic = Traffic(kind, max_bytes=room)
     first, other = text(100, 1), text(100, 2)
-    hold(traffic, first, "main")
+    for holder in ("main", *others):
+        hold(traffic, first, holder)
     hold(traffic, other, "other")
     in_use = [traffic.match([*tokens, 5]) for tokens in (first, other)]
     traffic.checkpoint_bytes += 1_000
-    assert not hold(traffic, [*first, *text(60, 3)], "main")
+    longer = [*first, *text(60, 3)]
+    assert not hold(traffic, longer, "main")
     assert traffic.cache.held("main")[0] == 100
+    in_use.append(traffic.match([*longer, 5]))
+    assert in_use[-1].was_not_kept
     for match in in_use:
         traffic.cache.release(match)
         traffic.cache.check()
-    assert reuse(traffic, first) == 100
-    traffic.cache.let_go("main", "reset")
+    for holder in ("main", *others):
+        assert reuse(traffic, first) == 100
+        traffic.cache.let_go(holder, "reset")
     assert reuse(traffic, first) == 0
 
 
