@@ -94,7 +94,7 @@ class PrefixCache:
         elif holder == match.conversation:
             match.own_next = match.stored_next
         match.explain(self._tombstones.longest(tokens), len(tokens))
-        if self._is_off() and not match.lost:
+        if self._kind is CacheKind.UNCACHEABLE:
             match.why = Reason.OFF
         if not length:
             self._counts.misses += 1
@@ -275,12 +275,6 @@ class PrefixCache:
         in_use = any(node.pins for node in nodes)
         assert in_use or self._limits.allow(self._tree.totals), "over a limit with nothing in use"
         assert not (self._kind is CacheKind.UNCACHEABLE and nodes), "stored though nothing can be"
-
-    def _is_off(self) -> bool:
-        """Whether nothing is reused: entries are, unless there are none, and live leaves."""
-        is_empty = not self._tree.totals.nodes
-        no_entries = self._limits.max_entries == 0
-        return self._kind is CacheKind.UNCACHEABLE or (no_entries and is_empty)
 
     def _mark(
         self, kind: EntryKind, conversation: str, holder: str | None, shared: bool

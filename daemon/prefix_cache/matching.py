@@ -20,7 +20,7 @@ NEXT_TOKENS = 16
 class Reason(StrEnum):
     """Why a match is no longer than it is."""
 
-    OFF = "off"  # this model's state, or a limit of zero, allows no reuse
+    OFF = "off"  # this model's state allows no reuse
     FIRST_SEEN = "first_seen"  # nothing stored begins with these tokens
     CONTINUES = "continues"  # all that is stored of this prompt was restored
     EVICTED = "evicted"  # more could be restored before something was evicted

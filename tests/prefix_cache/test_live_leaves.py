@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from daemon.prefix_cache.cache import Reason
 from daemon.prefix_cache.checkpoints import EntryKind
 from mlx_backend.messages import CacheKind, token_ids
 from tests.prefix_cache.traffic import KINDS, Conversation, Traffic, bytes_of, restored, text
@@ -23,6 +24,7 @@ def hold(traffic: Traffic, tokens: list[int], holder: str, *, shared: bool = Fal
 def test_without_entries_sessions_go_on_from_their_live_leaves(kind):
     traffic = Traffic(kind, max_entries=0, holds_leaves=True)
     conversation = Conversation(traffic, "main", text(200, 1), seed=1)
+    assert traffic.match(conversation.prompt()[0]).why is Reason.FIRST_SEEN
     ends = [0]
     for _ in range(4):
         assert conversation.turn() == ends[-1]
