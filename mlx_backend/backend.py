@@ -47,6 +47,11 @@ class MlxBackend:
         self._decoder = Decoder(model, layout, weight_bytes, self.counters)
         self._applied = apply_limits(device, weight_bytes)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know about how this model runs."""
+        return self._decoder.warnings
+
     def open_row(self, snapshot: Snapshot | None, room: int) -> LiveRow:
         self._enter()
         if snapshot is None:

@@ -25,7 +25,7 @@ from mlx_backend.errors import StepFailed
 from mlx_backend.grouping import BatchShape, next_rebuild
 from mlx_backend.interface import Counters, Sampled
 from mlx_backend.layers import CacheLayout, Caches, leaf_caches
-from mlx_backend.merging import Source, can_merge, merged, pads_harmlessly
+from mlx_backend.merging import Source, merged, why_alone
 from mlx_backend.messages import Sampling, TokenIds
 from mlx_backend.rows import buffers, reserve, rounded_room, state_bytes
 from mlx_backend.sampling import BatchSampler, penalties
@@ -221,7 +221,14 @@ class Decoder:
         self._weight_bytes = weight_bytes
         self._counters = counters
         self._batches: list[DecodeBatch] = []
-        self._can_merge = can_merge(layout.make_caches()) and pads_harmlessly(model, layout)
+        self._why_alone = why_alone(model, layout)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That rows cannot decode together, and why."""
+        if self._why_alone is None:
+            return ()
+        return (f"Rows of this model decode in turn, not together: {self._why_alone}.",)
 
     def add(
         self,
@@ -299,7 +306,7 @@ class Decoder:
         return self._model(inputs, cache=cache).astype(mx.float32)
 
     def _rebuild_one(self, spare_bytes: int | None) -> None:
-        if not self._can_merge:
+        if self._why_alone is not None:
             return
         shapes = [batch.shape for batch in self._batches]
         chosen = next_rebuild(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlx_backend.context_size import context_size as served_context
 from mlx_backend.errors import BackendError, ModelDamaged, ModelNotFound, ModelUnsupported
 from mlx_backend.file_limit import open_file_limit_kept
 from mlx_backend.identity import identity
@@ -21,6 +22,7 @@ from mlx_backend.messages import ModelInfo
 from mlx_backend.model_files import check_weights, find_folder, read_config, read_json
 from mlx_backend.output import TextOutput
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
+from mlx_backend.recommended import recommended_sampling
 from mlx_backend.stop_ids import listed_ids, turn_end_ids
 from mlx_backend.templates import FunctionTemplate, JinjaTemplate, Template
 from mlx_backend.token_text import TokenText
@@ -28,17 +30,6 @@ from mlx_backend.token_text import TokenText
 if TYPE_CHECKING:
     from mlx_backend.layers import CacheLayout
 
-_CONTEXT_NAMES = (
-    "max_position_embeddings",
-    "max_seq_len",
-    "max_sequence_length",
-    "model_max_length",
-    "seq_length",
-    "n_positions",
-    "n_ctx",
-)
-_DEFAULT_CONTEXT = 32_768
-_NO_LIMIT = 10**9  # transformers writes 10^30 where a tokenizer has no limit
 _EMBEDDING_NAMES = (
     "embed_tokens",
     "embedding",
@@ -95,9 +86,10 @@ def load(
     tokenizer = _load_tokenizer(files.folder)
     layout = classify(model, kv_bits=kv_bits)
     weight_bytes, rows = _sizes(model)
-    known_context, warnings = _known_context(files.config, tokenizer)
-    context = min(known_context, context_size or known_context)
+    context, warnings = served_context(files.config, tokenizer.model_max_length, context_size)
     prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config), context)
+    generation_config = read_json(files.folder / "generation_config.json", optional=True)
+    backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
     info = ModelInfo(
         name=name or _name(path_or_repo),
         path=str(files.folder),
@@ -106,17 +98,16 @@ def load(
         cache_classes=layout.class_names,
         vocabulary_size=prompts.vocabulary.size,
         context_size=context,
-        stop_ids=_stop_ids(files, tokenizer, prompts),
+        stop_ids=_stop_ids(files.config, generation_config, tokenizer, prompts),
         weight_bytes=weight_bytes,
         span_token_bytes=layout.span_token_bytes,
         checkpoint_bytes=layout.checkpoint_bytes,
         ring_token_bytes=layout.ring_token_bytes,
         kv_bits=kv_bits,
-        warnings=(*layout.warnings, *warnings, *prompts.warnings),
+        warnings=(*layout.warnings, *backend.warnings, *warnings, *prompts.warnings),
+        default_sampling=recommended_sampling(generation_config, prompts.vocabulary.size),
     )
-    text = TokenText(tokenizer.backend_tokenizer)
-    backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
-    return MlxModel(info, backend, prompts, text)
+    return MlxModel(info, backend, prompts, TokenText(tokenizer.backend_tokenizer))
 
 
 def load_prompts(path_or_repo: str) -> MlxPromptEncoder:
@@ -232,39 +223,17 @@ def _bos_id(tokenizer: Any) -> int | None:
     return int(bos) if bos is not None and ids[:1] == [bos] else None
 
 
-def _stop_ids(files: _Files, tokenizer: Any, prompts: MlxPromptEncoder) -> frozenset[int]:
-    generation_config = read_json(files.folder / "generation_config.json", optional=True)
-    found = set(listed_ids(files.config, generation_config)) | set(tokenizer.eos_token_ids)
+def _stop_ids(
+    config: Mapping[str, Any],
+    generation_config: Mapping[str, Any],
+    tokenizer: Any,
+    prompts: MlxPromptEncoder,
+) -> frozenset[int]:
+    found = set(listed_ids(config, generation_config)) | set(tokenizer.eos_token_ids)
     template = _template(tokenizer)
     if template is not None:
         found |= turn_end_ids(template, prompts.control)
     return frozenset(token for token in found if 0 <= token < prompts.vocabulary.size)
-
-
-def _known_context(config: Mapping[str, Any], tokenizer: Any) -> tuple[int, tuple[str, ...]]:
-    """How many tokens the model was made for, and a warning if nothing says so."""
-    for scope in (config, config.get("text_config") or {}):
-        for name in _CONTEXT_NAMES:
-            size = scope.get(name)
-            if isinstance(size, int) and size > 0:
-                return _scaled(size, scope), ()
-    size = tokenizer.model_max_length
-    if isinstance(size, int) and 0 < size < _NO_LIMIT:
-        return size, ()
-    return _DEFAULT_CONTEXT, (
-        f"The model does not say how long its context is; taken as {_DEFAULT_CONTEXT} tokens.",
-    )
-
-
-def _scaled(size: int, scope: Mapping[str, Any]) -> int:
-    """The context size with rope scaling, where the config gives the size before it."""
-    scaling = scope.get("rope_scaling") or scope.get("rope_parameters")
-    if not isinstance(scaling, Mapping):
-        return size
-    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
-    if isinstance(original, int) and isinstance(factor, (int, float)):
-        return max(size, int(original * factor))
-    return size
 
 
 def _vocabulary_size(config: Mapping[str, Any]) -> int:

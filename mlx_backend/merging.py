@@ -31,6 +31,7 @@ from mlx_backend.rows import ROOM_STEP
 from mlx_backend.snapshots import copied, leaf_state
 
 PROBE_LENGTHS = (16, 128)
+PROBE_TOKENS = (1, 2)
 PROBE_TOLERANCE = 0.1
 """Relative: bfloat16 noise stays well under it, a wrong position does not."""
 
@@ -46,12 +47,29 @@ class Source:
     index: int
 
 
+def why_alone(model: Any, layout: CacheLayout) -> str | None:
+    """Why rows of `model` cannot share a batch; None if they can."""
+    unmergeable = _without_batched_form(layout.make_caches())
+    if unmergeable:
+        return f"there is no batched form of {' or '.join(unmergeable)}"
+    if not pads_harmlessly(model, layout):
+        return "beside a longer row, one would be given other tokens than alone"
+    return None
+
+
 def can_merge(caches: Caches) -> bool:
     """Whether every layer of a row's plain caches has a batched form."""
-    return all(
-        type(cache) in (KVCache, ArraysCache)
-        or (type(cache) is RotatingKVCache and cache.keep == 0)
-        for cache in leaf_caches(caches)
+    return not _without_batched_form(caches)
+
+
+def _without_batched_form(caches: Caches) -> list[str]:
+    return sorted(
+        {
+            type(cache).__name__
+            for cache in leaf_caches(caches)
+            if type(cache) not in (KVCache, ArraysCache)
+            and not (type(cache) is RotatingKVCache and cache.keep == 0)
+        }
     )
 
 
@@ -61,19 +79,28 @@ def pads_harmlessly(model: Any, layout: CacheLayout) -> bool:
     Some models take a position from the batch's width instead of the row's own count; that shows
     in a short trial. Others choose whole blocks of keys and count the blocks from the padding on:
     that shows only where there are more blocks than they choose, after thousands of tokens.
+    A wrong position shows at every token. Where one token differs and the next does not, a near
+    tie between experts went the other way, which it may as well do alone.
     """
     if _chooses_blocks(model):
         return False
     alone = [_probe_row(model, layout, length) for length in PROBE_LENGTHS]
     together = merged([Source(deepcopy(caches), 0) for caches in alone])
-    token = mx.array([[1]])
-    actual = model(mx.repeat(token, len(alone), axis=0), cache=together).astype(mx.float32)
-    for index, caches in enumerate(alone):
-        expected = model(token, cache=caches)[0].astype(mx.float32)
-        error, spread = actual[index] - expected, expected - mx.mean(expected)
-        if not mx.all(_norm(error) <= PROBE_TOLERANCE * _norm(spread)).item():
-            return False
-    return True
+    has_agreed = [False] * len(alone)
+    for probe in PROBE_TOKENS:
+        token = mx.array([[probe]])
+        actual = model(mx.repeat(token, len(alone), axis=0), cache=together)
+        for index, caches in enumerate(alone):
+            has_agreed[index] |= _agrees(actual[index], model(token, cache=caches)[0])
+        if all(has_agreed):
+            return True
+    return False
+
+
+def _agrees(actual: Any, expected: Any) -> bool:
+    actual, expected = actual.astype(mx.float32), expected.astype(mx.float32)
+    error, spread = actual - expected, expected - mx.mean(expected)
+    return bool((_norm(error) <= PROBE_TOLERANCE * _norm(spread)).item())
 
 
 def merged(sources: Sequence[Source]) -> Caches:

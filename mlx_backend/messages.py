@@ -36,6 +36,7 @@ class ModelInfo:
     of all sliceable layers for one token, `checkpoint_bytes` an estimate of one full checkpoint
     (0 for sliceable models), `ring_token_bytes` one token of the layers that keep the last few:
     while a chunk is read they hold that chunk beside their window.
+    `default_sampling` is what the model's makers recommend; None if they say nothing.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelInfo:
     ring_token_bytes: int = 0
     kv_bits: int | None = None
     warnings: tuple[str, ...] = ()
+    default_sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from daemon.errors import ContextOverflow, NotFound
 from mlx_backend.messages import ModelInfo, Sampling
 
 DEFAULT_SAMPLING = Sampling(temperature=1.0)
-"""Where a request is silent: the API's own documented defaults, no model's."""
+"""Where request and model are silent: the API's own documented defaults."""
 
 DEFAULT_MODEL_NAMES = frozenset({"", "default"})
 VENDOR_NAME = re.compile(
@@ -73,7 +73,8 @@ def overflow(tokens: str, context: int, field: str) -> ContextOverflow:
 
 
 def sampling_for(wishes: SamplingWishes, info: ModelInfo, fresh_seed: int) -> Sampling:
-    """How to draw tokens: the client's wishes over the defaults, within the model's vocabulary."""
+    """How to draw tokens: the client's wishes, over what the model's makers recommend, over the
+    API's defaults; within the model's vocabulary."""
     for token, _ in wishes.logit_bias:
         if token >= info.vocabulary_size:
             raise refuse(
@@ -91,7 +92,8 @@ def sampling_for(wishes: SamplingWishes, info: ModelInfo, fresh_seed: int) -> Sa
         "repetition_penalty": wishes.repetition_penalty,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
-    return replace(DEFAULT_SAMPLING, **chosen, seed=seed, logit_bias=wishes.logit_bias)
+    defaults = info.default_sampling or DEFAULT_SAMPLING
+    return replace(defaults, **chosen, seed=seed, logit_bias=wishes.logit_bias)
 
 
 def _top_k(top_k: int, info: ModelInfo) -> int:

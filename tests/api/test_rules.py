@@ -13,7 +13,7 @@ from daemon.api.rules import DEFAULT_SAMPLING, answer_limit, answering_name, sam
 from daemon.api.session_key import family_key, session_key
 from daemon.chat import ChatRequest, PlainText, SamplingWishes
 from daemon.errors import BadRequest, ContextOverflow, NotFound
-from mlx_backend.messages import CacheKind, ModelInfo
+from mlx_backend.messages import CacheKind, ModelInfo, Sampling
 
 INFO = ModelInfo(
     name="tiny-1B",
@@ -85,6 +85,27 @@ def test_a_prompt_that_leaves_no_room_overflows_in_the_words_agents_know(prompt:
 
 def test_a_silent_request_gets_the_defaults_and_a_fresh_seed() -> None:
     assert sampling_for(SamplingWishes(), INFO, 42) == replace(DEFAULT_SAMPLING, seed=42)
+
+
+RECOMMENDED = replace(
+    INFO,
+    default_sampling=Sampling(
+        temperature=0.6, top_p=0.95, top_k=20, min_p=0.05, repetition_penalty=1.05
+    ),
+)
+
+
+def test_a_silent_request_gets_what_the_models_makers_recommend() -> None:
+    assert RECOMMENDED.default_sampling is not None
+    expected = replace(RECOMMENDED.default_sampling, seed=42)
+    assert sampling_for(SamplingWishes(), RECOMMENDED, 42) == expected
+
+
+def test_what_a_request_says_replaces_that_part_of_the_recommendation_only() -> None:
+    sampling = sampling_for(SamplingWishes(temperature=0.0, min_p=0.0), RECOMMENDED, 42)
+    assert (sampling.temperature, sampling.min_p) == (0.0, 0.0)
+    assert (sampling.top_p, sampling.top_k, sampling.repetition_penalty) == (0.95, 20, 1.05)
+    assert sampling_for(SamplingWishes(top_k=-1), RECOMMENDED, 42).top_k == 0
 
 
 def test_wishes_win_over_the_defaults() -> None:

@@ -113,6 +113,36 @@ def test_models_that_a_batch_would_mislead_are_found_out() -> None:
             assert pads_harmlessly(tiny_model(kind), layout) == (kind not in MISPLACED)
 
 
+class Capricious:
+    """Gives batched rows something else for the first so many tokens, as a tie between experts
+    does."""
+
+    def __init__(self, capricious_tokens: int) -> None:
+        self._model = tiny_model("tiny-full")
+        self._left = capricious_tokens
+
+    def __call__(self, inputs: Any, cache: Any) -> Any:
+        logits = self._model(inputs, cache=cache)
+        if len(inputs) > 1 and self._left:
+            self._left -= 1
+            return mx.zeros_like(logits)
+        return logits
+
+
+def test_one_token_that_differs_in_a_batch_proves_no_wrong_position() -> None:
+    layout = tiny_layout("tiny-full")
+    assert pads_harmlessly(Capricious(1), layout)
+    assert not pads_harmlessly(Capricious(2), layout)
+
+
+def test_a_model_whose_rows_decode_in_turn_says_why() -> None:
+    assert Rig("tiny-full").backend.warnings == ()
+    (no_form,) = Rig("keeping-ring").backend.warnings
+    assert "RotatingKVCache" in no_form
+    (misplaced,) = Rig("afm7").backend.warnings
+    assert "other tokens than alone" in misplaced
+
+
 def test_a_row_alone_is_never_copied() -> None:
     rig = Rig("tiny-full")
     row = rig.start(PROMPTS[1])

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_backend.errors import ModelDamaged, ModelNotFound, ModelUnsupported, PromptRejected
+from mlx_backend.errors import (
+    ModelDamaged,
+    ModelNotFound,
+    ModelUnsupported,
+    PromptRejected,
+    PromptTooLong,
+)
 from mlx_backend.file_limit import open_file_limit_kept
 from mlx_backend.interface import LoadedModel
 from mlx_backend.loading import MlxModel, load
@@ -236,6 +242,37 @@ def test_the_context_is_the_models_and_an_option_only_lowers_it(folder: Path) ->
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
     edit(folder / "config.json", rope_scaling=scaling)
     assert size() == 16384
+
+
+def test_a_context_that_is_cut_is_said(folder: Path) -> None:
+    edit(folder / "config.json", max_position_embeddings=4096)
+    assert load(str(folder), context_size=4096).info.warnings == ()
+    (warning,) = load(str(folder), context_size=5000).info.warnings
+    assert "4096" in warning
+    assert "5000" in warning
+
+
+def test_the_context_bounds_what_is_encoded(folder: Path) -> None:
+    prompts = load(str(folder), context_size=1000).prompts
+    with pytest.raises(PromptTooLong) as caught:
+        prompts.text("a " * 100_000)
+    assert caught.value.limit == 1000
+
+
+# What is recommended, and what is to be known of it
+
+
+def test_the_makers_recommendation_is_told(folder: Path) -> None:
+    assert load(str(folder)).info.default_sampling is None
+    edit(folder / "generation_config.json", temperature=0.6, top_p=0.95, top_k=20)
+    expected = Sampling(temperature=0.6, top_p=0.95, top_k=20)
+    assert load(str(folder)).info.default_sampling == expected
+
+
+def test_rows_that_cannot_decode_together_are_said(whole: Path) -> None:
+    (warning,) = load(str(whole), kv_bits=8).info.warnings
+    assert warning.startswith("Rows of this model decode in turn")
+    assert "QuantizedKVCache" in warning
 
 
 def test_ids_are_checked_against_the_embedding_and_not_the_config(folder: Path) -> None:
