@@ -190,6 +190,8 @@ def test_traffic_leaves_no_array_behind(folders: dict[str, Path], kind: str) -> 
                     histories[n] = prompt + answer.tokens
 
             await asyncio.gather(*(agent() for _ in range(4)))
+            for seed in range(6):  # rows may have had all the memory; now the tree has it
+                await bench.run(ids(80, 2_000 + seed), 2, 1)
             await until(lambda: not bench.engine.status().running)
             cache = await bench.engine.ask(lambda inside: inside.cache.status())
             assert cache.bytes <= cache.max_bytes
