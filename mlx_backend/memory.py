@@ -49,12 +49,14 @@ def default_cache_bytes(machine: Machine, weight_bytes: int, context_row_bytes: 
     """The prefix cache's default limit.
 
     A quarter of the GPU's recommended working set, but no more than the weights and one row of a
-    whole context leave of it; without a GPU a quarter of the memory.
+    whole context leave of it; without a GPU a quarter of the memory. Where such a row would leave
+    less than half of what the weights leave, half of that: rows take back what they need from the
+    cache, while a limit of 0 would turn reuse off for a context that is seldom filled.
     """
     if machine.working_set_bytes is None:
         return machine.memory_bytes // 4
-    left = machine.working_set_bytes - weight_bytes - context_row_bytes
-    return max(0, min(machine.working_set_bytes // 4, left))
+    free = max(0, machine.working_set_bytes - weight_bytes)
+    return min(machine.working_set_bytes // 4, max(free - context_row_bytes, free // 2))
 
 
 def default_budget_bytes(machine: Machine, weight_bytes: int) -> int:

@@ -159,11 +159,12 @@ def test_the_pool_is_limited_by_the_size_of_the_machine() -> None:
         (Machine(16 * GIB), 4 * GIB, GIB, 4 * GIB),
         (Machine(64 * GIB, 48 * GIB), 8 * GIB, 2 * GIB, 12 * GIB),
         (Machine(64 * GIB, 48 * GIB), 36 * GIB, 4 * GIB, 8 * GIB),
-        (Machine(16 * GIB, 12 * GIB), 11 * GIB, 2 * GIB, 0),
+        (Machine(32 * GIB, 22 * GIB), 17 * GIB, 24 * GIB, 2.5 * GIB),
+        (Machine(16 * GIB, 12 * GIB), 13 * GIB, 2 * GIB, 0),
     ],
 )
-def test_the_cache_takes_a_quarter_or_what_is_left(
-    machine: Machine, weights: int, row: int, expected: int
+def test_the_cache_takes_a_quarter_or_what_is_left_though_a_whole_context_would_leave_nothing(
+    machine: Machine, weights: int, row: int, expected: float
 ) -> None:
     assert default_cache_bytes(machine, weights, row) == expected
 
