@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-JOIN_SECONDS = 10.0
-"""How long closing waits for the chunk or the load that the thread is in."""
+JOIN_SECONDS = 4.0
+"""How long closing waits for the chunk or the load that the thread is in, once it was told."""
 
 
 class Engine:
@@ -178,11 +178,15 @@ class Engine:
         finally:
             self._questions.discard(asked)
 
-    async def close(self, grace_seconds: float) -> None:
-        """Refuse what comes, let what runs end within the grace, fail the rest, end the thread."""
+    async def close(self, grace_seconds: float) -> bool:
+        """Refuse what comes, let what runs end within the grace, fail the rest, end the thread.
+
+        False if the thread is still inside a chunk or a load: then nobody may take modules away
+        from under it, as the interpreter does in its end.
+        """
         self._is_closing = True
         if not self._thread.is_alive():
-            return
+            return True
         self._all_ended = asyncio.Event()
         if self._live:
             try:
@@ -191,8 +195,7 @@ class Engine:
                 log.warning("%d requests are cut short by the shutdown", len(self._live))
         self._worker.commands.put(Close())
         await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
-        if self._thread.is_alive():
-            log.error("the engine's thread did not end within %g seconds", JOIN_SECONDS)
+        return not self._thread.is_alive()
 
     def _check_room(self) -> None:
         """Those that wait beyond the rows that can run count as queued."""

@@ -67,7 +67,7 @@ def serve(
     authority = _authority(token_file) if token_file is not None else None
     run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority, policy)
     asyncio.run(run.until_stopped(sockets))
-    if run.left_a_load:
+    if run.left_a_thread:
         _leave_at_once()
     if run.refusal is not None:
         raise ConfigurationError(str(run.refusal)) from run.refusal
@@ -83,7 +83,7 @@ def _leave_at_once() -> NoReturn:
 
 class _Run:
     """One life of the daemon. `refusal` is set if its model turns out not to be servable,
-    `left_a_load` if it was stopped while a model was being loaded."""
+    `left_a_thread` if it was stopped while a model was being loaded or a chunk took too long."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Run:
         self._is_loading = False
         self._has_loaded = False
         self.refusal: BackendError | None = None
-        self.left_a_load = False
+        self.left_a_thread = False
 
     async def until_stopped(self, sockets: list[socket.socket]) -> None:
         settings = self._settings
@@ -135,12 +135,14 @@ class _Run:
         await self._server.serve(sockets)
 
     async def _close(self, grace_seconds: float) -> None:
-        """A load cannot be interrupted, and takes long; nobody's answer depends on it."""
+        """A load cannot be interrupted, and takes long; nobody's answer depends on it. Nor can a
+        chunk, whose end is waited for a moment."""
         if self._is_loading:
             log.info("stopped while the model was loading")
-            self.left_a_load = True
-        else:
-            await self._engine.close(grace_seconds)
+            self.left_a_thread = True
+        elif not await self._engine.close(grace_seconds):
+            log.info("stopped in the middle of a chunk")
+            self.left_a_thread = True
 
     def _load_or_stop(self) -> LoadedModel:
         """On the engine's thread. A model that was never servable ends the daemon; a later

@@ -5,6 +5,7 @@ Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo
 (seconds without a byte, seconds without an event), `grace_seconds`, `load_error`, `has_token`.
 """
 
+import atexit
 import json
 import logging
 import sys
@@ -39,6 +40,7 @@ def script_of(options: dict) -> Script:
 
 def main() -> int:
     logging.basicConfig(level="INFO")
+    atexit.register(print, "the interpreter ends", file=sys.stderr)
     port, options = int(sys.argv[1]), json.loads(sys.argv[2])
     script = script_of(options)
 

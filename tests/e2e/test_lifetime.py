@@ -65,6 +65,20 @@ def test_a_stop_in_the_middle_of_a_long_chunk_still_tells_the_client() -> None:
         assert "Traceback" not in daemon.process.stderr.read()
 
 
+def test_a_stop_does_not_wait_for_a_chunk_that_takes_too_long() -> None:
+    """And the interpreter does not take down what the thread stands on: that crashes mlx."""
+    with running(script={"reply": "x", "chunk_seconds": 60.0}, grace_seconds=0.2) as daemon:
+        stream = daemon.socket_with(body(stream=True))
+        daemon.wait_for_requests(running=1)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert b'data: {"error":' in received(stream)
+        assert daemon.process.wait(BOUND_SECONDS) == 0
+        said = daemon.process.stderr.read()
+        assert "stopped in the middle of a chunk" in said
+        assert "the interpreter ends" not in said
+        assert "Traceback" not in said
+
+
 def test_a_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
     """Each frame repeats the model's name: soon more is written than the system holds for it."""
     with running(script={"reply": "endless"}, grace_seconds=0.2) as daemon:
@@ -78,6 +92,7 @@ def test_an_idle_daemon_stops_at_once_also_with_open_connections_or_a_model_half
     with running(grace_seconds=5.0) as daemon:
         assert daemon.chat(max_tokens=1).status_code == 200
         assert daemon.stop() == 0
+        assert "the interpreter ends" in daemon.process.stderr.read()
     with running(script={"load_seconds": 1.0}, wait="loading") as daemon:
         assert daemon.stop() == 0
 
