@@ -14,8 +14,9 @@ from mlx_backend.control import ControlTokens, map_strings
 from mlx_backend.errors import PromptRejected
 from mlx_backend.memo import Memo
 
-_LONG = 256  # characters from which remembering is cheaper than looking again
 _MEMO_CHARACTERS = 8_000_000
+_REMEMBERED = range(256, _MEMO_CHARACTERS // 2)
+"""Shorter texts are cheaper to look at again; longer ones would push out all others."""
 _MEMO_TOOLS = 4096
 
 
@@ -34,7 +35,7 @@ class Content:
             return ""
         if not isinstance(value, str):
             raise PromptRejected("This has to be text.", field)
-        if len(value) < _LONG:
+        if len(value) not in _REMEMBERED:
             return self._masked(value, field)
         masked = self._texts.get(value)
         if masked is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,6 +110,14 @@ def test_nobody_waiting_ends_the_work(context_size: int | None) -> None:
     with pytest.raises(EncodingStopped):
         prompts.chat(messages, should_stop=lambda: len(tokenizer.calls) == 2)
     assert len(tokenizer.calls) == 2
+
+
+def test_what_was_refused_is_not_kept() -> None:
+    prompts, text = encoder(CONTEXT), "a " * 4 * MEGABYTE
+    holders = sys.getrefcount(text)
+    with pytest.raises(PromptTooLong):
+        prompts.chat([say("user", text)])
+    assert sys.getrefcount(text) == holders
 
 
 def test_nobody_waiting_ends_the_rendering() -> None:
