@@ -24,7 +24,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
+    """End a request. `is_whole`: its answer is; whoever asked for it had all it wanted."""
+
     generation: Generation
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Commits:
     def end(self, turn: Turn, *, is_cut: bool = False) -> None:
         """Capture all that the row holds, as its request ends in whatever phase, but for errors.
 
-        `is_cut`: it was cancelled, and may well be sent again from before.
+        `is_cut`: it was cut short, and may well be sent again from before.
         """
         if turn.row is None:
             return

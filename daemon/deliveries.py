@@ -28,8 +28,9 @@ class Generation:
     """A running request: an async iterator of its events, for one consumer.
 
     It ends after exactly one terminal event, `Finished` or `Failed`. `Generated` events that
-    pile up are handed out as one. Whoever stops listening calls `cancel`. The flags tell what has
-    arrived from the engine, though perhaps nobody has taken it yet, and what was asked for;
+    pile up are handed out as one. Whoever stops listening calls `finish` if its answer is whole, or
+    else `cancel`; the first to be called counts. The flags tell what has arrived from the engine,
+    though perhaps nobody has taken it yet, and what was asked for;
     `arrived_at` is a date in seconds of the Unix epoch.
     """
 
@@ -37,26 +38,33 @@ class Generation:
         self,
         request: GenerationRequest,
         loop: asyncio.AbstractEventLoop,
-        on_cancel: Callable[[Generation], None],
+        on_stop: Callable[[Generation, bool], None],
     ) -> None:
         self.request = request
         self.loop = loop
-        self._on_cancel = on_cancel
+        self._on_stop = on_stop
         self._events: deque[GenerationEvent] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self.arrived_at = time()
         self.started: Started | None = None
         self.has_ended = False
-        self.is_cancelled = False
+        self.is_stopped = False
 
     def cancel(self) -> None:
         """Stop within one chunk or one step, from any phase; what was read by then is kept.
 
         Idempotent. The terminal event still comes.
         """
-        if not self.is_cancelled and not self.has_ended:
-            self.is_cancelled = True
-            self._on_cancel(self)
+        self._stop(is_whole=False)
+
+    def finish(self) -> None:
+        """Stop as `cancel` does, because what was generated ends the answer: it counts as done."""
+        self._stop(is_whole=True)
+
+    def _stop(self, *, is_whole: bool) -> None:
+        if not self.is_stopped and not self.has_ended:
+            self.is_stopped = True
+            self._on_stop(self, is_whole)
 
     @property
     def has_started(self) -> bool:
@@ -76,7 +84,7 @@ class Generation:
     @property
     def is_waiting(self) -> bool:
         """Whether it stands in the queue: a cancelled one has left it already."""
-        return not (self.has_started or self.is_cancelled or self.has_ended)
+        return not (self.has_started or self.is_stopped or self.has_ended)
 
     def deliver(self, event: GenerationEvent) -> None:
         """Take one event from the engine; on the loop."""

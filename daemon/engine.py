@@ -124,7 +124,7 @@ class Engine:
         """
         _check_fit(request, self.model().info.context_size, self._published.budget)
         self._check_room()
-        generation = Generation(request, asyncio.get_running_loop(), self._cancel)
+        generation = Generation(request, asyncio.get_running_loop(), self._stop)
         arrived = self._live[generation] = self._clock()
         self._worker.commands.put(Start(generation, arrived))
         return generation
@@ -208,8 +208,8 @@ class Engine:
                 retry_after=RETRY_SECONDS,
             )
 
-    def _cancel(self, generation: Generation) -> None:
-        self._worker.commands.put(Cancel(generation))
+    def _stop(self, generation: Generation, is_whole: bool) -> None:
+        self._worker.commands.put(Cancel(generation, is_whole))
 
     def _receive(self, deliveries: Sequence[Delivery]) -> None:
         """Events of one pass of the engine's thread; on the loop."""

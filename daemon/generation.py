@@ -15,9 +15,9 @@ from mlx_backend.messages import Prompt, Sampling
 
 
 class FinishReason(StrEnum):
-    """Why a generation ended well. A stop *string* is found by the caller, who then cancels."""
+    """Why a generation ended well. A stop *string* is found by the caller, who then finishes it."""
 
-    STOP = "stop"  # one of the model's stop ids was sampled
+    STOP = "stop"  # one of the model's stop ids was sampled, or the caller had all it wanted
     LENGTH = "length"  # max_tokens or the context's end was reached
     CANCELLED = "cancelled"
 

@@ -89,10 +89,16 @@ class Inference:
         self.turns.append(turn)
         self._sharing.arrived(turn)
 
-    def cancel(self, turn: Turn) -> None:
-        """End a turn in whatever phase it is, keeping what was read and generated."""
+    def cancel(self, turn: Turn, *, is_whole: bool = False) -> None:
+        """End a turn in whatever phase it is, keeping what was read and generated.
+
+        `is_whole`: what it said is all that was wanted. Its state goes past that nevertheless.
+        """
         self._commits.end(turn, is_cut=True)
-        self._end(turn, Phase.CANCELLED, Finished(FinishReason.CANCELLED, turn.usage))
+        phase, reason = Phase.CANCELLED, FinishReason.CANCELLED
+        if is_whole:
+            phase, reason = Phase.DONE, FinishReason.STOP
+        self._end(turn, phase, Finished(reason, turn.usage))
         self._sharing.moved(turn)
         self.rows.settle()
 

@@ -170,7 +170,7 @@ class Worker:
             return
         for turn in self._inference.turns:
             if turn.generation is cancel.generation:
-                self._inference.cancel(turn)
+                self._inference.cancel(turn, is_whole=cancel.is_whole)
                 return
 
     def _answer(self, question: Question) -> None:

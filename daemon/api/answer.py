@@ -30,7 +30,7 @@ class Answer:
     async def events(self) -> AsyncIterator[Event]:
         """Ends with `Ended`, or raises the DaemonError that ended the generation.
 
-        A stop string ends the answer, not the generation: whoever made that cancels it.
+        A stop string finishes the generation too.
         """
         async for event in self.generation:
             match event:
@@ -41,6 +41,7 @@ class Answer:
                     if text:
                         yield TextDelta(text)
                     if stop is not None:
+                        self.generation.finish()
                         yield self._ended(EndReason.STOP_STRING, stop)
                         return
                 case Finished():

@@ -87,12 +87,14 @@ def test_the_end_token_and_what_follows_a_stop_string_are_not_counted(daemon: Da
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-def test_a_stop_string_ends_the_generation_too() -> None:
+def test_a_stop_string_ends_the_generation_too_which_is_done_then_not_cancelled() -> None:
     with running(script={"reply": "endless", "step_seconds": 0.001}) as daemon:
         for stream in (False, True):
             assert daemon.chat(stop="aaaaa", stream=stream).status_code == 200
             engine = daemon.wait_for_requests()
-            assert engine["recent"][-1]["phase"] == "cancelled"
+            assert engine["recent"][-1]["phase"] == "done"
+            assert engine["totals"]["cancelled"] == 0
+            assert not any(session["cancelled"] for session in engine["sessions"])
 
 
 def test_usage_comes_exactly_when_it_is_asked_for_and_the_role_comes_first(daemon: Daemon) -> None:

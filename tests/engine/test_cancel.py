@@ -118,6 +118,32 @@ def test_a_cancel_in_decode_keeps_the_prompt_and_what_was_said(kind: CacheKind) 
 
 
 @every_kind
+def test_a_request_that_is_finished_early_is_done(kind: CacheKind) -> None:
+    """As by a stop string, which only its reader sees; hanging up afterwards changes nothing."""
+
+    async def scenario() -> None:
+        async with running(kind=kind, prompt_end="initial") as bench:
+            prompt = words(500, 1)
+            bench.steps.allow(11)
+            generation = bench.submit(prompt, session="s")
+            await bench.steps.standing()
+            generation.finish()
+            generation.cancel()
+            bench.steps.free()
+            answer = await collect(generation)
+            assert answer.reason is FinishReason.STOP
+            assert answer.tokens == bench.cold(prompt)[:12]
+            status = bench.engine.status()
+            assert status.recent[-1].phase == "done"
+            assert (status.totals.requests, status.totals.cancelled) == (1, 0)
+            assert [session.cancelled for session in status.sessions] == [0]
+            if kind is not CacheKind.UNCACHEABLE:
+                assert (await bench.run(prompt, session="s")).usage.reused == 499
+
+    run(scenario())
+
+
+@every_kind
 def test_a_queued_request_that_is_cancelled_never_starts(kind: CacheKind) -> None:
     async def scenario() -> None:
         async with running(kind=kind, max_concurrent=1) as bench:
