@@ -68,23 +68,17 @@ class Commits:
         """
         if turn.row is None:
             return
-        if turn.phase is Phase.READING:
-            key, kind = turn.tokens[: turn.position], EntryKind.PARTIAL
-        elif turn.outputs:
-            key, kind = turn.history(), EntryKind.PARTIAL if is_cut else EntryKind.TURN_END
-        else:
-            return
-        self._store(turn, key, Use(kind, turn.session.id, turn.holder, turn.keeps_end))
+        is_partial = is_cut or turn.phase is Phase.READING
+        kind = EntryKind.PARTIAL if is_partial else EntryKind.TURN_END
+        self._store(turn, turn.state, Use(kind, turn.session.id, turn.holder, turn.keeps_end))
 
     def parked(self, turn: Turn, release: Callable[[], None]) -> None:
         """Capture all that the row holds, and store it once `release` has freed the row's memory.
 
         It is kept like a live leaf, whatever the policy says of entries.
         """
-        is_reading = turn.phase is Phase.READING
-        key = turn.tokens[: turn.position] if is_reading else turn.history()
         use = Use(EntryKind.PARTIAL, turn.session.id, turn.holder, is_shared=False)
-        self._store(turn, key, use, release)
+        self._store(turn, turn.state, use, release)
 
     def _store(
         self, turn: Turn, key: TokenIds, use: Use, release: Callable[[], None] | None = None

@@ -225,7 +225,7 @@ class Inference:
         assert row is not None
         said = len(turn.outputs)
         self._backend.start_decoding(row, int(tokens[-1]), turn.request.sampling, tokens, said)
-        turn.phase = Phase.DECODING
+        turn.phase, turn.position = Phase.DECODING, len(tokens)
         self._decoding[id(row)] = turn
 
     def _make_room(self) -> None:
@@ -300,7 +300,7 @@ class Inference:
             self._decoding.pop(id(turn.row), None)
         self.rows.close(turn)
         self._leave_session(turn, is_cancelled=phase is Phase.CANCELLED)
-        turn.phase, turn.ended = phase, self._clock()
+        turn.end(phase, self._clock())
         self.turns.remove(turn)
         self._records.close(turn)
         self._outbox.put(turn.generation, event)

@@ -16,7 +16,7 @@ from daemon.deliveries import Generation
 from daemon.generation import GenerationRequest, Usage
 from daemon.prefix_cache.cache import Match
 from daemon.prefix_cache.checkpoints import EntryKind
-from daemon.prefix_cache.explain import Departure, departure, read_reason
+from daemon.prefix_cache.explain import Departure, cut_short, departure, read_reason
 from daemon.sessions import Session
 from daemon.status import ReadReason
 from mlx_backend.interface import Row
@@ -44,7 +44,7 @@ class Turn:
     leader, fork: the turn being read that will pass `fork`, where this one can go on from.
     row_bytes: what the row is accounted with.
     refused_at: what all rows were accounted with when there was no room for this one.
-    position: tokens in the row while it reads; clean chunk boundaries only.
+    position: tokens in the row while it reads; clean chunk boundaries only, all once it decodes.
     past: what has to be in the state before it goes on, once it was parked while it decoded.
     stops: offsets where reading pauses to capture, with what they are.
     outputs: every sampled token, the stop id included, as they are in the row's state.
@@ -90,6 +90,14 @@ class Turn:
         self.reason = read_reason(match, prompt, restore_failed=restore_failed)
         self.departure = departure(match, prompt)
 
+    def end(self, phase: Phase, now: float) -> None:
+        """It has ended in that phase; the reason says no longer that all was read if it was not."""
+        self.phase, self.ended = phase, now
+        usage = self.usage
+        to_read = usage.prompt - usage.reused
+        if self.reason is not None and usage.read < to_read:
+            self.reason = cut_short(self.reason, usage.read, to_read)
+
     @property
     def holder(self) -> str | None:
         """The session that keeps this turn's end as its live leaf, unless it was reset."""
@@ -126,9 +134,21 @@ class Turn:
 
     @property
     def state_length(self) -> int:
-        """How many tokens the row must hold: what was read, and later what was sampled."""
-        is_decoding = self.phase is Phase.DECODING
-        return len(self.request.prompt) + len(self.outputs) if is_decoding else self.position
+        """How many tokens the row must hold: what was read, and later what was sampled.
+
+        Until the first step, the prompt's last token may be in it or not: the row knows.
+        """
+        if self.phase is not Phase.DECODING:
+            return self.position
+        if not self.outputs and self.row is not None and self.row.length == self.readable:
+            return self.readable
+        return len(self.request.prompt) + len(self.outputs)
+
+    @property
+    def state(self) -> TokenIds:
+        """The tokens that the row must hold."""
+        tokens = self.history() if self.phase is Phase.DECODING else self.tokens
+        return tokens[: self.state_length]
 
     @property
     def usage(self) -> Usage:

@@ -8,7 +8,7 @@ a prompt than that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daemon.prefix_cache.matching import NEXT_TOKENS, Match, Reason
 from daemon.prefix_cache.tombstones import Cause
@@ -18,6 +18,9 @@ from mlx_backend.messages import MessageStart, Prompt, TokenIds
 NEAR_TOKENS = 16
 """A checkpoint so close to the fork is as good as one there; so little in common is a template's
 opening, which all prompts have."""
+
+READ = " read: "
+"""Ends what a sentence says was read; why that had to be follows."""
 
 CAUSES = {
     Cause.ENTRIES: "more entries than allowed",
@@ -60,6 +63,13 @@ def read_reason(match: Match, prompt: Prompt, *, restore_failed: bool = False) -
         evicted_seconds=match.evicted_seconds if is_evicted else None,
         evicted_by=str(match.evicted_by) if is_evicted else None,
     )
+
+
+def cut_short(reason: ReadReason, read: int, to_read: int) -> ReadReason:
+    """The reason of a request that ended when `read` of its `to_read` tokens were read."""
+    _, _, why = reason.sentence.partition(READ)
+    sentence = f"{read:,} of {_tokens(to_read)}{READ}it ended before the rest; {why}"
+    return replace(reason, sentence=sentence)
 
 
 def _code(match: Match, prompt: int, *, restore_failed: bool) -> str:

@@ -23,7 +23,7 @@ SHARED_KINDS = frozenset({EntryKind.HEAD, EntryKind.FORK})
 """Entries that say nothing of whose conversation goes on behind them."""
 
 MAX_BRANCHES = 4
-"""Live leaves of one session; the oldest gives way."""
+"""Live leaves of one session; of those of cut turns, or else of all, the oldest gives way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,8 @@ class Store:
         if mark.holder is not None:
             held = self.tree.held[mark.holder]
             while len(held) > MAX_BRANCHES:
-                self.let_go(next(iter(held)), mark.holder, Cause.SESSIONS)
+                cut = (leaf for leaf in held if leaf.kind is EntryKind.PARTIAL and leaf is not node)
+                self.let_go(next(cut, next(iter(held))), mark.holder, Cause.SESSIONS)
         return Newcomer(node, gave_way)
 
     def _give_way_to(self, node: Node, mark: Mark) -> list[GaveWay]:

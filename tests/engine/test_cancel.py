@@ -19,10 +19,12 @@ from tests.engine.harness import (
 CHUNK = 100
 
 
-async def cancelled_in_chunk(bench: Bench, prompt: list[int], chunk: int) -> Answer:
+async def cancelled_in_chunk(
+    bench: Bench, prompt: list[int], chunk: int, session: str | None = None
+) -> Answer:
     """Cancel a prompt in the midst of its n-th chunk."""
     bench.chunks.allow(chunk - 1)
-    generation = bench.submit(prompt)
+    generation = bench.submit(prompt, session=session)
     await bench.chunks.standing()
     generation.cancel()
     bench.chunks.free()
@@ -53,6 +55,42 @@ def test_a_cancel_in_reading_stops_within_a_chunk(kind: CacheKind) -> None:
             assert not status.running
             assert status.recent[-1].phase == "cancelled"
             assert status.totals.cancelled == 1
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_the_record_of_a_cancelled_request_says_what_was_read(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind, chunk_tokens=CHUNK) as bench:
+            prompt = words(2001, 1)
+            await cancelled_in_chunk(bench, prompt, 12)
+            first = bench.engine.status().recent[-1]
+            assert (first.reused, first.read) == (0, 1200)
+            assert first.why_read == (
+                "1,200 of 2,001 tokens read: it ended before the rest; "
+                "nothing stored begins like this prompt."
+            )
+            assert first.reason is not None
+            assert first.reason.sentence == first.why_read
+            await cancelled_in_chunk(bench, prompt, 3)
+            again = bench.engine.status().recent[-1]
+            assert (again.reused, again.read) == (1200, 300)
+            assert again.why_read.startswith("300 of 801 tokens read: it ended before the rest; ")
+            await bench.run(prompt)
+            assert bench.engine.status().recent[-1].why_read.startswith("501 tokens read: ")
+
+    run(scenario())
+
+
+def test_the_record_of_a_failed_request_says_what_was_read() -> None:
+    async def scenario() -> None:
+        async with running(chunk_tokens=CHUNK) as bench:
+            bench.script.faults.reads, bench.script.faults.reads_before = 1, 4
+            await bench.run(words(2001, 1))
+            failed = bench.engine.status().recent[-1]
+            assert (failed.phase, failed.read) == ("failed", 400)
+            assert failed.why_read.startswith("400 of 2,001 tokens read: it ended before the rest")
 
     run(scenario())
 
@@ -113,6 +151,24 @@ def test_a_cancel_in_decode_keeps_the_prompt_and_what_was_said(kind: CacheKind) 
             steered = await bench.run(longer)
             assert steered.usage.reused >= (512 if kind is CacheKind.SLICEABLE else 499)
             assert steered.tokens == bench.cold(longer)
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_a_cancel_before_the_first_token_keeps_the_prompt(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind, chunk_tokens=CHUNK, prompt_end="initial") as bench:
+            await bench.run(words(100, 3), session="s")
+            prompt = words(501, 1)
+            answer = await cancelled_in_chunk(bench, prompt, 5, session="s")
+            assert answer.tokens == []
+            assert answer.usage.read == 501
+            assert bench.calls("start_decoding")[-1] == ("start_decoding", 501)
+            longer = prompt + words(100, 2)
+            again = await bench.run(longer, session="s")
+            assert again.usage.reused == 501
+            assert again.tokens == bench.cold(longer)
 
     run(scenario())
 
