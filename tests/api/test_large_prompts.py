@@ -21,7 +21,7 @@ LARGE = "a" * LARGE_BYTES
 
 
 class SlowPrompts(BytePrompts):
-    """Encodes nothing large before `opens`, unless it is told to stop. Notes what came."""
+    """Encodes nothing large before `opens`, for five seconds, unless it is told to stop. Notes what came."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -38,7 +38,9 @@ class SlowPrompts(BytePrompts):
         text = messages[0]["content"]
         name, size = text[-1], len(text)
         self.begun.append(name)
-        while size >= LARGE_BYTES and not self.opens.wait(0.005):
+        for _ in range(1000):
+            if size < LARGE_BYTES or self.opens.wait(0.005):
+                break
             if should_stop():
                 self.stopped.append(name)
                 raise EncodingStopped("nobody waits")
