@@ -15,6 +15,7 @@ from daemon.turns import Turn
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import Bench, collect, every_caching_kind, run, running, words
 from tests.fakes import TURN_END, FakeRow, FakeSpan, Script
+from tests.heap import Newborn
 
 REQUESTS = 2_000
 SESSIONS = 60
@@ -110,10 +111,6 @@ class Soak:
         return history + words(self.random.randint(1, 60), self.random.randrange(10_000))
 
 
-def living(kind: type) -> list[object]:
-    return [thing for thing in gc.get_objects() if type(thing) is kind]
-
-
 def allocated_blocks() -> int:
     gc.collect()
     return sys.getallocatedblocks()
@@ -121,6 +118,8 @@ def allocated_blocks() -> int:
 
 @every_caching_kind
 def test_two_thousand_requests_keep_every_limit_and_leave_nothing_behind(kind: CacheKind) -> None:
+    newborn = Newborn(Turn, FakeRow, FakeSpan)
+
     async def scenario() -> None:
         limits = random.Random(str(kind))
         cache_bytes = limits.randint(700_000, 1_500_000)
@@ -156,9 +155,9 @@ def test_two_thousand_requests_keep_every_limit_and_leave_nothing_behind(kind: C
             assert status.totals.parked > 0
             assert status.totals.reused > status.totals.read / 4
             assert status.cache.bytes > cache_bytes / 2
-            assert not living(Turn)
-            assert sum(not row.is_released for row in living(FakeRow)) == 0  # type: ignore[attr-defined]
-            spans = sum(span.nbytes for span in living(FakeSpan))  # type: ignore[attr-defined]
+            assert not newborn.of(Turn)
+            assert all(row.is_released for row in newborn.of(FakeRow))
+            spans = sum(span.nbytes for span in newborn.of(FakeSpan))
             assert spans == status.cache.span_bytes, "a span is kept outside the tree"
 
     run(scenario(), hang_seconds=100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import pytest
 
 from daemon.prefix_cache.nodes import Node
 from mlx_backend.messages import CacheKind, Marks
+from tests.heap import Newborn
 from tests.prefix_cache.traffic import KINDS, Traffic, text
 
 REQUESTS = 2_000
@@ -80,6 +80,7 @@ def random_limits(kind: CacheKind, seed: int) -> tuple[Traffic, random.Random]:
 @KINDS
 @pytest.mark.parametrize("seed", [2, 3, 5, 7])
 def test_two_thousand_requests_leave_what_the_first_hundred_left(kind, seed):
+    newborn = Newborn(Node)
     traffic, chance = random_limits(kind, seed)
     day = Day(traffic, chance)
     sizes = {"nodes": [], "index": [], "bytes": []}
@@ -95,10 +96,5 @@ def test_two_thousand_requests_leave_what_the_first_hundred_left(kind, seed):
         early, late = mean(size[100:1_000]), mean(size[1_000:])
         assert late == pytest.approx(early, rel=0.05), name
     assert day.used["reused"] > day.used["prompt"] / 5
-    assert nodes_alive() == sizes["nodes"][-1] + 1, "a node outlives the tree"
-
-
-def nodes_alive() -> int:
-    """Those of the one tree that a test has, its root included."""
-    gc.collect()
-    return sum(isinstance(thing, Node) for thing in gc.get_objects())
+    nodes = len(newborn.of(Node))
+    assert nodes == sizes["nodes"][-1] + 1, "a node, the root apart, outlives the tree"
