@@ -21,7 +21,7 @@ LARGE = "a" * LARGE_BYTES
 
 
 class SlowPrompts(BytePrompts):
-    """Encodes nothing large before `opens`, for five seconds, unless it is told to stop. Notes what came."""
+    """Encodes nothing large for five seconds, until it is told to stop or `opens`."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
