@@ -17,6 +17,7 @@ from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.turns import Turn
 from mlx_backend.errors import RestoreFailed
 from mlx_backend.interface import Backend, Row, Sampled
+from mlx_backend.messages import TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -118,24 +119,30 @@ class Rows:
         limit = self.budget.max_bytes
         if limit is not None and self.reserved_bytes + need > limit:
             return None
-        match = self._cache.match(turn.tokens, turn.session.id)
-        if self._make_room(need):
-            return match
-        self._cache.release(match)
+        if self._can_make_room(need, keeping=turn.tokens):
+            match = self._cache.match(turn.tokens, turn.session.id)
+            if self._make_room(need):
+                return match
+            self._cache.release(match)
         if self.open_turns or not self._make_room(need):
             return None
         return self._cache.match(turn.tokens, turn.session.id)  # what was left of its own prefix
 
     def _make_room(self, need: int) -> bool:
         """Free what `need` bytes lack; False, and nothing freed, where that cannot be done."""
-        left = self._left_compact(need)
+        if not self._can_make_room(need):
+            return False
+        left = self._left(need)
         if left is None or left >= 0:
             return True
-        if self._freeable_bytes() < -left:
-            return False
         self._cache.give_back(-left)
         left = self._left(need)
         return left is None or left >= 0
+
+    def _can_make_room(self, need: int, keeping: TokenIds | None = None) -> bool:
+        """Whether `need` bytes are free, or would be without all that the cache need not keep."""
+        left = self._left_compact(need)
+        return left is None or left >= 0 or self._cache.freeable_bytes(keeping) >= -left
 
     def _left_compact(self, need: int) -> int | None:
         """What is left beside `need`; before that is too little, batches that rows have left are
@@ -152,19 +159,6 @@ class Rows:
 
     def _left(self, need: int) -> int | None:
         return self.budget.left(self.reserved_bytes + need, self._cache.status().bytes)
-
-    def _freeable_bytes(self) -> int:
-        """What the cache can give back: all but what is in use, and what that builds on."""
-        entries = self._cache.entries()
-        kept: set[int] = set()
-        freeable = 0
-        for entry in reversed(entries):  # children first
-            if entry.pins or entry.id in kept:
-                if entry.parent is not None:
-                    kept.add(entry.parent)
-            else:
-                freeable += entry.own_bytes
-        return freeable
 
     def _restored(self, turn: Turn, match: Match) -> Row:
         room = self.budget.row_room(len(turn.tokens), turn.to_come)

@@ -67,6 +67,7 @@ class PrefixCache:
         self._tombstones = Tombstones(clock=clock)
         self._store = Store(self._tree, kind, self._limits, self._tombstones, minimum_gap)
         self._counts = Counts()
+        self._pinned: set[Node] = set()
 
     def peek(self, tokens: TokenIds) -> int:
         """How many tokens a match would restore now; pins and touches nothing."""
@@ -104,6 +105,7 @@ class PrefixCache:
         match.snapshot = Snapshot(length=length, spans=spans, checkpoint=node.checkpoint)
         match.pinned = node
         node.pins += 1
+        self._pinned.add(node)
         node.hits += 1
         self._tree.touch(node)
         return match
@@ -114,6 +116,8 @@ class PrefixCache:
         if node is None:
             return
         node.pins -= 1
+        if not node.pins:
+            self._pinned.discard(node)
         if node.parent is not None:
             self._tree.tidy(node)
             self._shrink()
@@ -211,6 +215,20 @@ class PrefixCache:
         """Every node of the tree, parents before their children."""
         return tuple(entry_statuses(self._tree.nodes(), self._clock()))
 
+    def freeable_bytes(self, keeping: TokenIds | None = None) -> int:
+        """What `give_back` can free at most: all but what is in use, and what that stands on.
+
+        `keeping`: a prompt whose match is not to go either.
+        """
+        kept = {on_path for node in self._pinned for on_path in node.path()}
+        tail = 0
+        if keeping is not None:
+            node, length = restorable(self._kind, self._tree.find(keeping), len(keeping))
+            if node not in kept and node.parent is not None:
+                tail = node.own_bytes * (node.end - length) // len(node.edge)
+            kept.update(node.path())
+        return self._tree.totals.bytes - sum(node.own_bytes for node in kept) + tail
+
     def give_back(self, nbytes: int) -> int:
         """Evict until `nbytes` were freed or all that is left is in use; how many were."""
         before = self._tree.totals.bytes
@@ -272,7 +290,11 @@ class PrefixCache:
             )
         held = self._tree.held.values()
         assert all(len(leaves) <= MAX_BRANCHES for leaves in held), "too many branches are held"
-        in_use = any(node.pins for node in nodes)
+        pinned = {node for node in nodes if node.pins}
+        in_use = bool(pinned)
+        assert pinned == {node for node in self._pinned if node.parent is not None}, (
+            "what is in use is not what is known to be"
+        )
         assert in_use or self._limits.allow(self._tree.totals), "over a limit with nothing in use"
         assert not (self._kind is CacheKind.UNCACHEABLE and nodes), "stored though nothing can be"
 

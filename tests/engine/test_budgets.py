@@ -247,6 +247,35 @@ def test_nothing_that_runs_is_disturbed_for_a_newcomer() -> None:
 
 
 @every_caching_kind
+def test_a_prompt_that_waits_for_room_counts_as_one_use_however_often_it_is_tried(
+    kind: CacheKind,
+) -> None:
+    async def scenario() -> None:
+        options = {"growth_tokens": 64, "budget_bytes": int(2.7 * MB)}
+        async with running(chatty(300), kind, **options) as bench:
+            shared = words(600, 1)
+            await right(bench, shared, 1)
+            bench.steps.allow(1)
+            first = asyncio.ensure_future(collect(bench.submit(shared + words(600, 2), 300)))
+            await bench.steps.standing()
+            before = bench.caches[0].status()
+            newcomer = shared + words(300, 3)
+            second = asyncio.ensure_future(collect(bench.submit(newcomer, 300)))
+            bench.steps.allow(280)
+            await bench.steps.standing()
+            assert bench.backend.counters.rows_grown >= 4, "it was not tried again"
+            meanwhile = bench.caches[0].status()
+            assert (meanwhile.hits, meanwhile.misses) == (before.hits, before.misses)
+            bench.steps.free()
+            await first
+            assert (await second).tokens == bench.cold(newcomer, 300)
+            after = bench.caches[0].status()
+            assert after.hits + after.misses == before.hits + before.misses + 1
+
+    run(scenario())
+
+
+@every_caching_kind
 def test_admission_counts_what_is_reused_as_well(kind: CacheKind) -> None:
     """Nine tenths of the second prompt are cached; its row takes as much memory as any."""
 

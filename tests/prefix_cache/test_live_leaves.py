@@ -470,9 +470,12 @@ def test_giving_back_all_keeps_what_is_in_use(kind):
     traffic.store(text(100, 2))
     match = traffic.match([*text(100, 1), 5])
     before = traffic.cache.status().bytes
+    freeable = traffic.cache.freeable_bytes()
+    assert traffic.cache.freeable_bytes(keeping=token_ids([*text(100, 2), 5])) == 0
+    assert 0 < traffic.cache.freeable_bytes(keeping=token_ids(text(100, 3))) == freeable
     freed = traffic.cache.give_back(1 << 40)
     traffic.cache.check()
-    assert freed == before - traffic.cache.status().bytes > 0
+    assert freed == freeable == before - traffic.cache.status().bytes > 0
     assert [reuse(traffic, text(100, seed)) for seed in (1, 2)] == [100, 0]
     traffic.cache.release(match)
     assert traffic.cache.give_back(1 << 40) > 0
