@@ -207,6 +207,8 @@ class Inference:
             match = turn.match if shared >= FORK_TOKENS else None
             parent = (match.holder or match.conversation) if match is not None else ""
             turn.opens_session = self._sessions.begin(turn.session, parent or None)
+            if turn.match is not None and turn.session.is_anonymous and turn.holder is not None:
+                self._cache.take_over(turn.match, turn.holder, self._sessions.is_left)
         return turn.opens_session
 
     def _read(self, turn: Turn) -> None:

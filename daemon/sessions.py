@@ -3,6 +3,8 @@
 A session is a label and a hint for retention; token ids alone decide what is reused. It opens
 with its first request, named or anonymous (then it is that request's own), and is forgotten once
 it has been idle for long enough or too many others were used since: its live leaf goes with it.
+An anonymous conversation is a chain of sessions, each of which takes over what the one before it
+left; where there are too many, anonymous ones go first.
 What a session with a running request holds is never let go for others. Belongs to the engine's
 thread; time is passed in. Where a live leaf is stored is the prefix cache's affair.
 """
@@ -47,6 +49,7 @@ class Session:
     label: str
     opened: float
     used: float
+    is_anonymous: bool = False
     family: str | None = None
     parent: str | None = None
     is_fresh: bool = True
@@ -83,7 +86,8 @@ class Sessions:
         session = self._sessions.get(id)
         if session is None:
             label = "anonymous" if request.is_anonymous else id
-            session = self._sessions[id] = Session(id, label, opened=now, used=now)
+            session = Session(id, label, now, now, is_anonymous=request.is_anonymous)
+            self._sessions[id] = session
         session.family = session.family or request.family
         session.running += 1
         self._touch(session, now)
@@ -101,6 +105,11 @@ class Sessions:
         if forked_from is not None and forked_from != session.id and session.parent is None:
             self._adopt(session, forked_from)
         return True
+
+    def is_left(self, id: str) -> bool:
+        """Whether it is anonymous and its request has ended: nobody can come back by its name."""
+        session = self._sessions.get(id)
+        return session is not None and session.is_anonymous and not session.running
 
     def end(
         self, session: Session, usage: Usage, now: float, *, is_cancelled: bool, reopens: bool
@@ -200,7 +209,8 @@ class Sessions:
     def _make_room(self) -> None:
         surplus = len(self._sessions) - self._max_sessions
         if surplus > 0:
-            for session in list(self._idle())[:surplus]:
+            by_worth = sorted(self._idle(), key=lambda session: not session.is_anonymous)
+            for session in by_worth[:surplus]:
                 self._close(session, "sessions")
 
     def _close(self, session: Session, why: Why) -> None:

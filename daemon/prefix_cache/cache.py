@@ -206,6 +206,12 @@ class PrefixCache:
         for node in list(self._tree.held.get(holder, ())):
             self._store.let_go(node, holder, Cause(why))
 
+    def take_over(self, match: Match, holder: str, is_left: Callable[[str], bool]) -> None:
+        """Make live leaves that the match goes on from, and whose sessions are left, `holder`'s."""
+        if match.pinned is not None:
+            path = [node for node in match.pinned.path() if node.end <= match.length]
+            self._store.take_over(path, holder, is_left)
+
     def held(self, holder: str) -> tuple[int, int]:
         """Tokens of a session's latest live leaf; bytes that its live leaves share with nobody."""
         nodes = list(self._tree.held.get(holder, ()))

@@ -8,6 +8,7 @@ cannot stay gets its place back.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from daemon.prefix_cache.admission import affordable_tokens, is_over_large
@@ -114,6 +115,15 @@ class Store:
         self.tree.unmark(node)
         self.tree.tidy(node)
 
+    def take_over(self, path: Iterable[Node], holder: str, is_left: Callable[[str], bool]) -> None:
+        """Live leaves on `path` of sessions that are left become `holder`'s."""
+        for node in path:
+            for other in node.holders:
+                if is_left(other):
+                    self.tree.let_go(node, other)
+                    self.tree.hold(node, holder)
+        self._limit_branches(holder)
+
     def put_back(self, gave_way: list[GaveWay]) -> None:
         """The newcomer could not stay: what gave way to it and is still in the tree returns."""
         for was in gave_way:
@@ -156,11 +166,14 @@ class Store:
     def _newcomer(self, node: Node, mark: Mark) -> Newcomer:
         gave_way = self._give_way_to(node, mark)
         if mark.holder is not None:
-            held = self.tree.held[mark.holder]
-            while len(held) > MAX_BRANCHES:
-                cut = (leaf for leaf in held if leaf.kind is EntryKind.PARTIAL and leaf is not node)
-                self.let_go(next(cut, next(iter(held))), mark.holder, Cause.SESSIONS)
+            self._limit_branches(mark.holder)
         return Newcomer(node, gave_way)
+
+    def _limit_branches(self, holder: str) -> None:
+        """The latest stays in any case."""
+        while len(held := list(self.tree.held.get(holder, ()))) > MAX_BRANCHES:
+            cut = (leaf for leaf in held[:-1] if leaf.kind is EntryKind.PARTIAL)
+            self.let_go(next(cut, held[0]), holder, Cause.SESSIONS)
 
     def _give_way_to(self, node: Node, mark: Mark) -> list[GaveWay]:
         """Take the marks above `node` that it stands for now."""

@@ -149,6 +149,81 @@ def test_an_anonymous_request_opens_a_session_of_its_own(kind: CacheKind) -> Non
     run(scenario())
 
 
+@pytest.mark.parametrize("prompt_end", ["every", "initial"])
+@every_caching_kind
+def test_an_anonymous_conversation_holds_no_more_than_a_named_one(
+    kind: CacheKind, prompt_end: str
+) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind, prompt_end=prompt_end) as bench:
+            await bench.run(words(100, 99), session="named")
+            history: list[int] = []
+            for turn in range(6):
+                prompt = history + words(100, turn)
+                answer = await bench.run(prompt)
+                assert answer.usage.reused == len(history)
+                assert answer.tokens == bench.cold(prompt)
+                history = [*prompt, *answer.tokens, TURN_END]
+                assert await leaves(bench) == 2
+                latest = list((await sessions(bench)).values())[-1]
+                assert latest.live_tokens == len(history)
+            told = await bench.engine.ask(lambda seen: seen.cache.status())
+            assert told.evicted_by_sessions == 0
+            bench.caches[0].check()
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_an_anonymous_turn_that_is_cut_leaves_the_turn_before_to_go_back_to(
+    kind: CacheKind,
+) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind, prompt_end="initial") as bench:
+            history = [*words(200, 1), *(await bench.run(words(200, 1))).tokens, TURN_END]
+            bench.steps.allow(3)
+            cut = bench.submit(history + words(90, 2))
+            await bench.steps.standing()
+            cut.cancel()
+            bench.steps.free()
+            await collect(cut)
+            steered = history + words(90, 3)
+            answer = await bench.run(steered)
+            assert answer.usage.reused == len(history)
+            assert answer.tokens == bench.cold(steered)
+
+    run(scenario())
+
+
+def test_an_anonymous_request_takes_nothing_from_a_named_session() -> None:
+    async def scenario() -> None:
+        async with running(prompt_end="initial") as bench:
+            history = [*words(200, 1), *(await bench.run(words(200, 1), session="s")).tokens]
+            await bench.run(history + words(50, 2))
+            told = await sessions(bench)
+            assert told["s"].live_tokens == len(history) + 1
+            assert len(told) == 2
+            assert await leaves(bench) == 2
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_one_shot_anonymous_requests_do_not_push_out_a_named_session(kind: CacheKind) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind, max_sessions=4, prompt_end="initial") as bench:
+            await bench.run(words(200, 1), session="s")
+            history = [*words(200, 1), *bench.cold(words(200, 1)), TURN_END]
+            for seed in range(10):
+                await bench.run(words(100, 50 + seed), max_tokens=1)
+            assert set(await sessions(bench)) >= {"s"}
+            assert len(await sessions(bench)) == 4
+            goes_on = await bench.run(history + words(50, 2), session="s")
+            assert goes_on.usage.reused == len(history)
+
+    run(scenario())
+
+
 @every_caching_kind
 def test_a_fork_knows_whose_tokens_it_went_on_with(kind: CacheKind) -> None:
     async def scenario() -> None:
