@@ -178,19 +178,27 @@ def test_closing_lets_what_runs_end_within_the_grace() -> None:
     run(scenario())
 
 
+async def closed_in_a_chunk(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Close without grace while the thread stands in a chunk; it goes on once it was told."""
+    closing = asyncio.ensure_future(bench.engine.close(grace_seconds=0))
+    await until(lambda: "cut short by the shutdown" in caplog.text)
+    bench.chunks.free()
+    assert await closing
+
+
 @every_kind
-def test_what_is_not_done_after_the_grace_is_told_so(kind: CacheKind) -> None:
+def test_what_is_not_done_after_the_grace_is_told_so(
+    kind: CacheKind, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with running(kind=kind, chunk_tokens=40, max_concurrent=2) as bench:
             bench.chunks.allow(3)
-            talking = bench.submit(words(20, 1))
-            reading = bench.submit(words(5001, 2))
+            async with bench.held():
+                talking = bench.submit(words(20, 1))
+                reading = bench.submit(words(5001, 2))
             await bench.chunks.standing()
             waiting = bench.submit(words(5001, 3))
-            closing = asyncio.ensure_future(bench.engine.close(grace_seconds=0))
-            await asyncio.sleep(0.05)
-            bench.chunks.free()
-            await closing
+            await closed_in_a_chunk(bench, caplog)
             for generation in (talking, reading, waiting):
                 answer = await collect(generation)
                 assert isinstance(answer.end, Failed)
@@ -204,16 +212,13 @@ def test_what_is_not_done_after_the_grace_is_told_so(kind: CacheKind) -> None:
     run(scenario())
 
 
-def test_closing_keeps_what_was_read() -> None:
+def test_closing_keeps_what_was_read(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with running(chunk_tokens=50) as bench:
             bench.chunks.allow(9)
             reading = bench.submit(words(5001, 2))
             await bench.chunks.standing()
-            closing = asyncio.ensure_future(bench.engine.close(grace_seconds=0))
-            await asyncio.sleep(0.05)
-            bench.chunks.free()
-            await closing
+            await closed_in_a_chunk(bench, caplog)
             assert isinstance((await collect(reading)).end, Failed)
             assert bench.caches[0].status().tokens == 500
 
