@@ -24,7 +24,7 @@ from daemon.prefix_cache.eviction import Shrink
 from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes
 from daemon.prefix_cache.limits import Limits
 from daemon.prefix_cache.matching import Match, Reason, own_continuation, restorable
-from daemon.prefix_cache.nodes import Mark, Node
+from daemon.prefix_cache.nodes import Mark, Node, Place
 from daemon.prefix_cache.radix_tree import RadixTree
 from daemon.prefix_cache.storing import MAX_BRANCHES, Newcomer, Store
 from daemon.prefix_cache.tombstones import Cause, Tombstones
@@ -84,6 +84,8 @@ class PrefixCache:
     def match(self, tokens: TokenIds, holder: str | None = None) -> Match:
         """What can be restored of a prompt. It counts as use and pins until released.
 
+        Where the prompt leaves an edge the edge is cut: what lies behind is not in use, so that
+        it can make room for what the prompt goes on with.
         `holder` is the session that asks; it changes what the match tells, not what it restores.
         """
         place = self._tree.find(tokens)
@@ -101,13 +103,16 @@ class PrefixCache:
             self._counts.misses += 1
             return match
         self._counts.hits += 1
-        spans = tuple(on_path.span for on_path in node.path() if on_path.span is not None)
-        match.snapshot = Snapshot(length=length, spans=spans, checkpoint=node.checkpoint)
-        match.pinned = node
-        node.pins += 1
-        self._pinned.add(node)
         node.hits += 1
         self._tree.touch(node)
+        used = self._tree.node_at(Place(node, length))
+        spans = tuple(on_path.span for on_path in used.path() if on_path.span is not None)
+        match.snapshot = Snapshot(length=length, spans=spans, checkpoint=used.checkpoint)
+        match.pinned = used
+        used.pins += 1
+        self._pinned.add(used)
+        if used is not node:
+            self._shrink()
         return match
 
     def release(self, match: Match) -> None:

@@ -112,6 +112,20 @@ def test_what_is_in_use_is_not_evicted_and_what_it_restored_does_not_change(kind
     assert reuse(traffic, used) == 0
 
 
+def test_what_lies_behind_a_prompts_way_in_makes_room_for_it_while_it_runs():
+    traffic = Traffic(CacheKind.SLICEABLE, max_bytes=bytes_of(tokens=2_000, nodes=6))
+    head = text(300, 1)
+    traffic.store([*head, *text(1_650, 2)], session="old")
+    newcomer = [*head, *text(900, 3)]
+    running = traffic.match(newcomer)
+    assert running.length == 300
+    assert traffic.store(newcomer, session="new")
+    traffic.cache.release(running)
+    traffic.check()
+    assert reuse(traffic, newcomer) == len(newcomer)
+    assert traffic.cache.status().skipped_captures == 0
+
+
 @KINDS
 def test_limits_hold_again_once_nothing_is_in_use(kind):
     traffic = Traffic(kind, max_entries=3)
