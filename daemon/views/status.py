@@ -93,9 +93,10 @@ def memory_facts(memory: MemoryStatus) -> Iterator[tuple[str, str]]:
 
 
 def cache_facts(cache: CacheStatus) -> Iterator[tuple[str, str]]:
+    noun = "entry" if (cache.max_entries, cache.entries) == (None, 1) else "entries"
     yield (
         "prefix cache",
-        f"{_of_limit(cache.entries, cache.max_entries)} entries, "
+        f"{_of_limit(cache.entries, cache.max_entries)} {noun}, "
         f"{counted(cache.live_leaves, 'live leaf', 'live leaves')}, {count(cache.tokens)} tokens, "
         f"{size(cache.bytes)} of {size(cache.max_bytes)} ({share(cache.bytes, cache.max_bytes)})",
     )
@@ -146,11 +147,13 @@ def _lost(cache: CacheStatus) -> Iterator[str]:
 def work_facts(engine: EngineStatus) -> Iterator[tuple[str, str]]:
     totals = engine.totals
     parked = f"parked {counted(totals.parked, 'time')}" if totals.parked else ""
+    unread = totals.prompt - totals.reused - totals.read
     yield (
         "reuse",
         f"{share(totals.reused, totals.prompt)}: prompt {count(totals.prompt)} = "
-        f"reused {count(totals.reused)} + read {count(totals.read)}; "
-        f"generated {count(totals.generated)}",
+        f"reused {count(totals.reused)} + read {count(totals.read)}"
+        + (f" + {count(unread)} not read; " if unread > 0 else "; ")
+        + f"generated {count(totals.generated)}",
     )
     yield (
         "requests",

@@ -20,6 +20,11 @@ def test_status_tells_what_runs_what_is_kept_and_what_was_reused():
     assert "60%: prompt 100 = reused 60 + read 40" in text
 
 
+def test_what_was_cancelled_before_it_was_read_is_part_of_the_sum():
+    text = shown(status_view(status(totals=TotalsStatus(prompt=100, reused=60, read=30))))
+    assert "60%: prompt 100 = reused 60 + read 30 + 10 not read; generated" in text
+
+
 def test_while_the_model_loads_nothing_is_said_of_a_cache():
     text = shown(status_view(status(model=ModelStatus("loading"), cache=CacheStatus())))
     assert "loading on port 8642" in text
@@ -29,6 +34,7 @@ def test_while_the_model_loads_nothing_is_said_of_a_cache():
 
 def test_an_unlimited_number_of_entries_has_no_limit_to_show():
     assert "5 entries" in shown(status_view(status(cache=CacheStatus(entries=5))))
+    assert "1 entry," in shown(status_view(status(cache=CacheStatus(entries=1))))
 
 
 def test_every_limit_of_memory_is_beside_what_it_limits():
