@@ -4,7 +4,8 @@ Prompts are read one at a time, by chunks; all rows decode together. Between two
 most one chunk is read and one row begins to decode. The tree is asked when the reading of a
 prompt starts, not when it arrives; what was matched stays pinned until the turn ends, so that
 what it adds has something to be added to. Runs on the engine's thread. What is read next is the
-scheduler's decision; what is stored is the commits', who waits for whom the sharing's.
+scheduler's decision; where it is captured the planning's, what is stored the commits', who waits
+for whom the sharing's.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from daemon.generation import (
     Progress,
     Started,
 )
+from daemon.planning import Planning
 from daemon.prefix_cache.cache import Match, PrefixCache
-from daemon.prefix_cache.policies import ByOptions, CheckpointPolicy, Reading
+from daemon.prefix_cache.policies import ByOptions, CheckpointPolicy
 from daemon.records import Records
 from daemon.rows import Rows
 from daemon.scheduler import age, chunk_end, next_to_read
-from daemon.sessions import FORK_TOKENS, Sessions
+from daemon.sessions import Sessions
 from daemon.sharing import Sharing
 from daemon.status import CacheStatus
 from daemon.turns import Phase, Turn
@@ -71,17 +73,16 @@ class Inference:
         self._decoding: dict[int, Turn] = {}
         self._backend: Backend = model.backend
         self._stop_ids = model.info.stop_ids
-        self._kind = kind
         self._cache = cache
         self._policy = policy
         self._outbox = outbox
         self._records = records
         self._clock = clock
-        self._sessions = sessions
         self._announce = announce
         self._commits = Commits(model.backend, cache, kind, self._on_stored)
         self.rows = Rows(self.turns, model.backend, cache, budget)
         can_cut = kind is CacheKind.SLICEABLE
+        self._planning = Planning(policy.checkpoints, kind, cache, sessions, self._commits.prefix)
         self._sharing = Sharing(self.turns, cache, can_cut, self._commits.prefix)
 
     def add(self, turn: Turn) -> None:
@@ -130,6 +131,7 @@ class Inference:
         if not self._decoding:
             return
         self._make_room()
+        self.rows.settle()  # what was captured for those that arrived
         for sampled in self.rows.step():
             self._take(self._decoding[id(sampled.row)], sampled)
         self.rows.settle()
@@ -139,6 +141,7 @@ class Inference:
         turn = self._next_to_read()
         if turn is None:
             return
+        self.rows.settle()
         try:
             if turn.position < turn.readable:
                 self._read(turn)
@@ -181,35 +184,8 @@ class Inference:
         turn.reused = turn.position
         restore_failed = turn.reused < match.length
         turn.explain(match, restore_failed=restore_failed)
-        self._plan(turn, match.common)
+        self._planning.began(turn, match.common)
         self._outbox.put(turn.generation, Started(turn.reused, prompt, turn.reason))
-
-    def _plan(self, turn: Turn, common: int) -> None:
-        """Decide what is captured of it; `turn.stops` are the forks that others wait for."""
-        reading = Reading(
-            turn.position,
-            turn.request.prompt,
-            self._kind,
-            common=common,
-            awaited=tuple(turn.stops),
-            is_opening=self._opens_session(turn, common),
-        )
-        plan = self._policy.checkpoints.plan(reading)
-        turn.stops = {stop.offset: stop.kind for stop in plan.stops}
-        turn.keeps_end = plan.keeps_end
-        if plan.at_start is not None:
-            self._commits.prefix(turn, turn.position, plan.at_start)
-
-    def _opens_session(self, turn: Turn, common: int) -> bool:
-        """Whether this prompt opens its session; a turn that begins again keeps its answer."""
-        if turn.opens_session is None:
-            shared = common - turn.request.prompt.marks.head_end
-            match = turn.match if shared >= FORK_TOKENS else None
-            parent = (match.holder or match.conversation) if match is not None else ""
-            turn.opens_session = self._sessions.begin(turn.session, parent or None)
-            if turn.match is not None and turn.session.is_anonymous and turn.holder is not None:
-                self._cache.take_over(turn.match, turn.holder, self._sessions.is_left)
-        return turn.opens_session
 
     def _read(self, turn: Turn) -> None:
         row = turn.row
@@ -301,21 +277,12 @@ class Inference:
         if turn.row is not None:
             self._decoding.pop(id(turn.row), None)
         self.rows.close(turn)
-        self._leave_session(turn, is_cancelled=phase is Phase.CANCELLED)
-        turn.end(phase, self._clock())
+        now = self._clock()
+        self._planning.ended(turn, now, is_cancelled=phase is Phase.CANCELLED)
+        turn.end(phase, now)
         self.turns.remove(turn)
         self._records.close(turn)
         self._outbox.put(turn.generation, event)
-
-    def _leave_session(self, turn: Turn, *, is_cancelled: bool) -> None:
-        was_unread = turn.phase is not Phase.DECODING and not turn.outputs
-        self._sessions.end(
-            turn.session,
-            turn.usage,
-            self._clock(),
-            is_cancelled=is_cancelled,
-            reopens=was_unread and bool(turn.opens_session),
-        )
 
     def _on_stored(self, key: TokenIds) -> None:
         self._sharing.learned(key)

@@ -400,6 +400,24 @@ def test_without_a_wish_an_answer_goes_on_to_the_end_of_the_context() -> None:
     run(scenario())
 
 
+def test_what_is_captured_for_a_newcomer_makes_room_for_itself() -> None:
+    async def scenario() -> None:
+        async with running(chatty(50), budget_bytes=int(2.6 * MB), chunk_tokens=128) as bench:
+            await right(bench, words(950, 1), 1)
+            leader, follower = words(1_300, 2), words(1_300, 2)[:600] + words(50, 3)
+            bench.chunks.allow(5)
+            first = asyncio.ensure_future(collect(bench.submit(leader, 100)))
+            await bench.chunks.standing()
+            second = asyncio.ensure_future(collect(bench.submit(follower, 100)))
+            bench.chunks.free()
+            assert (await first).tokens == bench.cold(leader, 100)
+            answer = await second
+            assert answer.tokens == bench.cold(follower, 100)
+            assert bench.most_held <= 2.6 * MB
+
+    run(scenario())
+
+
 def test_the_status_says_what_rows_have_what_is_reserved_and_of_how_much() -> None:
     async def scenario() -> None:
         script = chatty(300)
