@@ -23,7 +23,7 @@ from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.eviction import Shrink
 from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes
 from daemon.prefix_cache.limits import Limits
-from daemon.prefix_cache.matching import Match, Reason, own_continuation, restorable
+from daemon.prefix_cache.matching import Match, Reason, restorable
 from daemon.prefix_cache.nodes import Mark, Node, Place
 from daemon.prefix_cache.radix_tree import RadixTree
 from daemon.prefix_cache.storing import MAX_BRANCHES, Newcomer, Store
@@ -93,9 +93,9 @@ class PrefixCache:
         match = Match(length=length, common=place.length)
         match.tell_what_goes_on(place)
         if holder is not None and (leaves := self._tree.held.get(holder)):
-            match.own_next = own_continuation(place, reversed(leaves))
+            match.tell_own_departure(place, reversed(leaves))
         elif holder == match.conversation:
-            match.own_next = match.stored_next
+            match.own_common, match.own_next = match.common, match.stored_next
         match.explain(self._tombstones.longest(tokens), len(tokens))
         if self._kind is CacheKind.UNCACHEABLE:
             match.why = Reason.OFF

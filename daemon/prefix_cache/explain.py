@@ -1,9 +1,9 @@
 """Why tokens of a prompt were read: one code of a closed list, a place, and a sentence.
 
 The place is the offset where the prompt left what the tree holds, and the message it lies in. If
-the session whose prompt it is went another way there before, the ids on both sides are kept, so
-that its user can see which line of an agent's is not the same twice. Nothing here looks at more of
-a prompt than that.
+the session whose prompt it is went another way before, there or at an earlier offset from which
+only others went on like this, the ids on both sides are kept, so that its user can see which line
+of an agent's is not the same twice. Nothing here looks at more of a prompt than that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Departure:
 
 def departure(match: Match, prompt: Prompt) -> Departure | None:
     """Where a session leaves its own history with this prompt; None where it goes on with it."""
-    sent = prompt.tokens[match.common :][:NEXT_TOKENS]
+    sent = prompt.tokens[match.own_common :][:NEXT_TOKENS]
     if not len(match.own_next) or not len(sent):
         return None
     return Departure(match.own_next, sent.copy())  # a view would keep the whole prompt
@@ -53,9 +53,10 @@ def read_reason(match: Match, prompt: Prompt, *, restore_failed: bool = False) -
     code = _code(match, len(prompt), restore_failed=restore_failed)
     message = prompt.message_at(match.common)
     is_evicted = code == "evicted"
+    sentence = _sentence(code, match, len(prompt), _place(prompt, message))
     return ReadReason(
         code=code,
-        sentence=_sentence(code, match, len(prompt), _place(prompt, message)),
+        sentence=sentence + _own_departure(match, prompt),
         left_at=match.common,
         message_index=None if message is None else message.index,
         message_role=None if message is None else message.role,
@@ -122,6 +123,15 @@ def _sentence(code: str, match: Match, prompt: int, place: str) -> str:
                 "what is stored goes on differently."
             )
     return f"{read}: restored {_tokens(match.length)}, all that is stored of this prompt."
+
+
+def _own_departure(match: Match, prompt: Prompt) -> str:
+    """That its session's history goes another way at an earlier offset, if it does."""
+    if not len(match.own_next) or match.own_common >= match.common:
+        return ""
+    place = _place(prompt, prompt.message_at(match.own_common))
+    where = f", in {place}" if place else ""
+    return f" Its session's own history goes on differently after {match.own_common:,}{where}."
 
 
 def _loss(match: Match) -> str:

@@ -39,8 +39,10 @@ class Match:
     `length` tokens can be restored from `snapshot`; `common` tokens lie on a path of the tree.
     `stored_next` are the ids that the tree holds right behind those, up to `NEXT_TOKENS`, as the
     most recently used `conversation` that has these tokens went on; `holder` is the session whose
-    live leaf that is, "" if it is nobody's. `own_next` are those that the asking session's own
-    history has there: its live leaf while it has one. None where that ends, or left before.
+    live leaf that is, "" if it is nobody's. The prompt has `own_common` tokens in common with the
+    asking session's own history, its live leaf while it has one: fewer than `common` where it goes
+    on as another session did. `own_next` are the ids that history has behind them, none where it
+    ends.
 
     `lost` tokens could have been restored until `evicted_seconds` ago, when `evicted_by` (a
     `Cause`) took them (0: no more than now). `was_not_kept`: those were never stored.
@@ -56,6 +58,7 @@ class Match:
     was_not_kept: bool = False
     stored_next: TokenIds = field(default_factory=no_tokens)
     own_next: TokenIds = field(default_factory=no_tokens)
+    own_common: int = 0
     conversation: str = ""
     holder: str = ""
     pinned: Node | None = None
@@ -92,17 +95,24 @@ class Match:
         self.conversation = nearest.conversation
         self.holder = nearest.holders[-1] if nearest.holders else ""
 
+    def tell_own_departure(self, place: Place, leaves: Iterable[Node]) -> None:
+        """Find where the prompt leaves the one of `leaves` that it shares most with.
 
-def own_continuation(place: Place, leaves: Iterable[Node]) -> TokenIds:
-    """Up to `NEXT_TOKENS` ids behind `place`, on the way to the first of `leaves` behind it."""
-    for leaf in leaves:
-        path = leaf.path()
-        if place.length == 0 or place.node in path:
-            edges = [on.edge[max(0, place.length - on.start) :][:NEXT_TOKENS] for on in path]
-            following = np.concatenate([edge for edge in edges if len(edge)] or [no_tokens()])
-            if len(following):
-                return following[:NEXT_TOKENS].copy()
-    return no_tokens()
+        Of those alike in that the first that goes on. Walks up from each leaf once.
+        """
+        on_way = {place.node, *place.node.above()}
+        for leaf in leaves:
+            behind, node = [], leaf
+            while node not in on_way and node.parent is not None:
+                behind.append(node)
+                node = node.parent
+            common = min(node.end, place.length)
+            if common < self.own_common or (common == self.own_common and len(self.own_next)):
+                continue
+            edges = [node.edge[common - node.start :][:NEXT_TOKENS]] if node.parent else []
+            edges += [each.edge[:NEXT_TOKENS] for each in reversed(behind[-NEXT_TOKENS:])]
+            following = np.concatenate(edges or [no_tokens()])[:NEXT_TOKENS]
+            self.own_common, self.own_next = common, following.copy()
 
 
 def restorable(kind: CacheKind, place: Place, prompt_length: int) -> tuple[Node, int]:

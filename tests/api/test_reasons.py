@@ -180,6 +180,28 @@ def test_a_clock_in_the_system_prompt_is_shown_to_who_has_the_token(kind: CacheK
 
 
 @every_caching_kind
+def test_a_clock_is_shown_though_another_session_sent_the_same_time_before(
+    kind: CacheKind,
+) -> None:
+    async def scenario() -> None:
+        async with desk(kind, script=script()) as at:
+            await chat(at, *clock("12:01"))
+            await chat(at, *clock("12:02"), session="other")
+            own = [*clock("12:02")[:1], say("user", "How late is it?")]
+            answer = await chat(at, *own)
+            found = await record(at, answer, with_token=True)
+            reason = found["reason"]
+            assert (reason["code"], reason["message_index"]) == ("diverged", 1)
+            assert found["reused"] > 400
+            assert reason["stored_text"].startswith("1 o'clock")
+            assert reason["prompt_text"].startswith("2 o'clock")
+            assert "own history goes on differently" in reason["sentence"]
+            assert "in message 0 (system)" in reason["sentence"]
+
+    run(scenario())
+
+
+@every_caching_kind
 def test_nobody_else_sees_texts(kind: CacheKind, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 

@@ -301,6 +301,62 @@ def test_a_known_session_that_changes_its_first_words_has_diverged(kind):
     assert reason(traffic, changed, "other").code == "first_seen"
 
 
+@KINDS
+def test_a_session_sees_where_it_left_its_history_though_another_went_there_before(kind):
+    traffic = Traffic(kind, holds_leaves=True)
+    head, rest = text(50, 1), text(100, 2)
+    early, late = [[*head, time, *rest] for time in (1201, 1202)]
+    played(traffic, [*early, *text(30, 3)], SESSION)
+    played(traffic, [*late, *text(30, 4)], "other")
+    sent = [*late, *text(30, 5)]
+    assert sides(traffic, sent, SESSION) == (early[50:66], late[50:66])
+    assert sides(traffic, sent, "other") == (text(30, 4)[:16], text(30, 5)[:16])
+    assert sides(traffic, sent, "nobody") is None
+    messages = (MessageStart(0, 0, "system"), MessageStart(120, 1, "user"))
+    found = reason(traffic, sent, SESSION, messages)
+    assert (found.left_at, found.message_index) == (151, 1)
+    own = " Its session's own history goes on differently after 50, in message 0 (system)."
+    assert found.sentence.endswith(own)
+    assert own not in reason(traffic, sent, "other", messages).sentence
+    assert own in reason(traffic, late, SESSION, messages).sentence
+
+
+@KINDS
+def test_a_history_left_at_the_end_of_its_last_turn_was_not_left(kind):
+    traffic = Traffic(kind, holds_leaves=True)
+    own = text(100, 1)
+    played(traffic, own, SESSION)
+    played(traffic, [*own, *text(50, 2)], "other")
+    sent = [*own, *text(50, 2)[:30], *text(20, 3)]
+    assert sides(traffic, sent, SESSION) is None
+    assert "own history" not in reason(traffic, sent, SESSION).sentence
+
+
+@KINDS
+def test_of_several_histories_the_one_with_most_in_common_is_shown(kind):
+    traffic = Traffic(kind, holds_leaves=True)
+    nearest = [*text(50, 1), *text(100, 2)]
+    played(traffic, nearest, SESSION)
+    played(traffic, [*text(50, 1)[:20], *text(60, 3)], SESSION)
+    played(traffic, [*nearest[:90], *text(60, 4)], "other")
+    sent = [*nearest[:90], *text(60, 4)[:40], *text(20, 5)]
+    assert sides(traffic, sent, SESSION) == (nearest[90:106], sent[90:106])
+
+
+@KINDS
+def test_a_first_line_that_changed_is_shown_though_another_session_shares_more_of_it(kind):
+    traffic = Traffic(kind, holds_leaves=True)
+    own, changed = [1, 2, 3, *text(100, 1)], [1, 2, 3, *text(100, 2)]
+    played(traffic, own, SESSION)
+    played(traffic, [*changed[:5], *text(100, 3)], "other")
+    assert sides(traffic, changed, SESSION) == (own[3:19], changed[3:19])
+    assert reason(traffic, changed, SESSION).code == "diverged"
+    assert reason(traffic, changed, "new").code == "first_seen"
+    unlike = text(100, 4)
+    played(traffic, [*unlike[:50], *text(60, 5)], "other")
+    assert sides(traffic, unlike, SESSION) == (own[:16], unlike[:16])
+
+
 # What it costs
 
 
