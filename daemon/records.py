@@ -75,7 +75,7 @@ class Records:
         """Enter a turn that has ended, here and in the log."""
         record = record_of(turn, turn.ended or turn.arrived)
         self._records.append(record)
-        _log(record.status)
+        _log(record.status, turn.session.id)
         usage, totals = turn.usage, self._totals
         first_token = totals.first_token
         if turn.first_token is not None:
@@ -115,19 +115,22 @@ class Records:
         )
 
 
-def _log(request: RequestStatus) -> None:
+def _log(request: RequestStatus, session: str) -> None:
     """One line for each request that ended: numbers, a code and a label, never a text."""
     first_token = "no token"
     if request.first_token_seconds is not None:
         first_token = f"first token after {request.first_token_seconds:.3f} s"
+    unread = request.prompt - request.reused - request.read
     log.info(
-        "request %s of session %.60r is %s: prompt %d = reused %d + read %d, generated %d, %s: %s",
+        "request %s of session %.60r is %s: "
+        "prompt %d = reused %d + read %d%s, generated %d, %s: %s",
         request.id,
-        request.session,
+        session,
         request.phase,
         request.prompt,
         request.reused,
         request.read,
+        f" + {unread} not read" if unread > 0 else "",
         request.generated,
         first_token,
         request.reason.code if request.reason is not None else "never read",

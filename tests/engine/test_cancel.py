@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from daemon.generation import FinishReason
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
@@ -41,6 +45,23 @@ async def cancelled_in_decode(bench: Bench, prompt: list[int], tokens: int) -> l
     answer = await collect(generation)
     assert answer.reason is FinishReason.CANCELLED
     return answer.tokens
+
+
+def test_the_log_names_a_cancelled_requests_own_session_and_what_was_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "daemon.records")
+
+    async def scenario() -> None:
+        async with running(chunk_tokens=CHUNK) as bench:
+            await cancelled_in_chunk(bench, words(2001, 1), 12)
+            (session,) = bench.engine.status().sessions
+            (line,) = [each.getMessage() for each in caplog.records]
+            assert session.id.startswith("anon-")
+            assert f" of session '{session.id}' is cancelled: " in line
+            assert ": prompt 2001 = reused 0 + read 1200 + 801 not read, generated 0, " in line
+
+    run(scenario())
 
 
 @every_kind
