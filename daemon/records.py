@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
 import psutil
 
 from daemon.prefix_cache.explain import Departure
@@ -39,11 +40,12 @@ class Record:
     departure: Departure | None = None
 
     def with_texts(self, text_of: Callable[[TokenIds], str]) -> RequestStatus:
-        """The request with both sides of the departure as text."""
+        """The request with both sides of the departure as text, each behind what leads to it."""
         reason, departure = self.status.reason, self.departure
         if reason is None or departure is None:
             return self.status
-        stored, sent = text_of(departure.stored), text_of(departure.sent)
+        sides = (departure.stored, departure.sent)
+        stored, sent = (text_of(np.concatenate((departure.lead, side))) for side in sides)
         return replace(self.status, reason=replace(reason, stored_text=stored, prompt_text=sent))
 
 

@@ -84,8 +84,8 @@ class ReadReason:
     `left_at`: the prompt offset where it left what the tree holds; `message_index` and
     `message_role`: the message that offset lies in, None where there is none. `stored_text` and
     `prompt_text`: the first differing tokens on both sides when a known session diverged early,
-    which may be before `left_at`, if others went on like this from there. Shown only to who holds
-    the daemon's token, kept in memory only.
+    which may be before `left_at`, if others went on like this from there. A few tokens lead to
+    them, the same in both. Shown only to who holds the daemon's token, kept in memory only.
     """
 
     code: str

@@ -19,6 +19,9 @@ NEAR_TOKENS = 16
 """A checkpoint so close to the fork is as good as one there; so little in common is a template's
 opening, which all prompts have."""
 
+LEAD_TOKENS = 8
+"""How many tokens in front of a difference are shown with it: which line it is in."""
+
 READ = " read: "
 """Ends what a sentence says was read; why that had to be follows."""
 
@@ -34,18 +37,24 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Where a session leaves its own history: what was stored there, and what it sent instead."""
+    """Where a session leaves its own history: what was stored there, and what it sent instead.
 
+    `lead`: the last tokens in front of that, the same on both sides.
+    """
+
+    lead: TokenIds
     stored: TokenIds
     sent: TokenIds
 
 
 def departure(match: Match, prompt: Prompt) -> Departure | None:
     """Where a session leaves its own history with this prompt; None where it goes on with it."""
-    sent = prompt.tokens[match.own_common :][:NEXT_TOKENS]
+    left_at = match.own_common
+    lead = prompt.tokens[max(0, left_at - LEAD_TOKENS) : left_at]
+    sent = prompt.tokens[left_at:][:NEXT_TOKENS]
     if not len(match.own_next) or not len(sent):
         return None
-    return Departure(match.own_next, sent.copy())  # a view would keep the whole prompt
+    return Departure(lead.copy(), match.own_next, sent.copy())  # views would keep the whole prompt
 
 
 def read_reason(match: Match, prompt: Prompt, *, restore_failed: bool = False) -> ReadReason:

@@ -172,9 +172,9 @@ def test_a_clock_in_the_system_prompt_is_shown_to_who_has_the_token(kind: CacheK
             answer = await chat(at, *clock("14:59"))
             reason = (await record(at, answer, with_token=True))["reason"]
             assert (reason["message_index"], reason["message_role"]) == (0, "system")
-            assert reason["stored_text"].startswith("2:07 o'clock")
-            assert reason["prompt_text"].startswith("4:59 o'clock")
-            assert len(reason["stored_text"]) == len(reason["prompt_text"]) == 16
+            assert reason["stored_text"].startswith(" It is 12:07 o'clock")
+            assert reason["prompt_text"].startswith(" It is 14:59 o'clock")
+            assert len(reason["stored_text"]) == len(reason["prompt_text"]) == 8 + 16
 
     run(scenario())
 
@@ -193,8 +193,8 @@ def test_a_clock_is_shown_though_another_session_sent_the_same_time_before(
             reason = found["reason"]
             assert (reason["code"], reason["message_index"]) == ("diverged", 1)
             assert found["reused"] > 400
-            assert reason["stored_text"].startswith("1 o'clock")
-            assert reason["prompt_text"].startswith("2 o'clock")
+            assert reason["stored_text"].startswith(" is 12:01 o'clock")
+            assert reason["prompt_text"].startswith(" is 12:02 o'clock")
             assert "own history goes on differently" in reason["sentence"]
             assert "in message 0 (system)" in reason["sentence"]
 
@@ -281,8 +281,8 @@ def test_a_telemetry_line_stays_where_it_is_wanted() -> None:
             assert "cch=22222" in sent_to_the_model(at)
             reason = (await record(at, answer, with_token=True))["reason"]
             assert (reason["code"], reason["message_index"]) == ("diverged", 0)
-            assert reason["stored_text"].startswith("11111;")
-            assert reason["prompt_text"].startswith("22222;")
+            assert reason["stored_text"].startswith("li; cch=11111;")
+            assert reason["prompt_text"].startswith("li; cch=22222;")
 
     run(scenario())
 

@@ -260,6 +260,17 @@ def test_a_session_that_leaves_its_own_history_shows_both_sides(kind):
     assert sides(traffic, second, SESSION) == (head[:16], second[:16])
 
 
+def test_a_few_tokens_lead_to_the_difference():
+    traffic = Traffic(CacheKind.SLICEABLE, holds_leaves=True)
+    head = text(50, 1)
+    played(traffic, [*head, *text(100, 2)], SESSION)
+    for common in (50, 3, 0):
+        prompt = Prompt(token_ids([*head[:common], *text(100, 3)]))
+        found = departure(match_of(traffic, prompt.tokens), prompt)
+        assert found is not None
+        assert found.lead.tolist() == head[:common][-8:]
+
+
 @KINDS
 def test_a_session_sees_its_own_history_not_what_others_did_there_since(kind):
     traffic = Traffic(kind, holds_leaves=True)
@@ -387,5 +398,6 @@ def test_a_reason_looks_at_a_few_tokens_of_the_longest_prompt():
     found = departure(match, prompt)
     assert found is not None
     assert len(found.sent) == 16
-    assert found.sent.base is None, "a record that keeps 16 tokens keeps a prompt"
+    for kept in (found.lead, found.sent):
+        assert kept.base is None, "a record that keeps 16 tokens keeps a prompt"
     assert Counting.looked_at < 20_000
