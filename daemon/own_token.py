@@ -7,10 +7,12 @@ One that others could have read is worth nothing and is replaced.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TOKEN_BYTES = 32
@@ -19,13 +21,17 @@ _FOR_OTHERS = 0o077
 
 
 def own_token(file: Path) -> str:
-    """The token in `file`, made first if it is not there. Raises OSError if it cannot be kept."""
+    """The token in `file`, made first if it is not there. Raises OSError if it cannot be kept.
+
+    Of daemons that start together the first one makes it and the others wait for it.
+    """
     file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     file.parent.chmod(FOLDER_MODE)
-    found = read_token(file)
-    if found is not None and _is_private(file):
-        return found
-    return _make(file, must_replace=file.exists())
+    with _locked(file.parent):
+        found = read_token(file)
+        if found is not None and _is_private(file):
+            return found
+        return _made(file)
 
 
 def read_token(file: Path) -> str | None:
@@ -42,20 +48,26 @@ def _is_private(file: Path) -> bool:
     return is_ours and not found.st_mode & _FOR_OTHERS
 
 
-def _make(file: Path, *, must_replace: bool) -> str:
-    """Written whole before it has its name: nobody finds half a token. Of daemons that start
-    together the first one's is kept."""
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Only one at a time in here, over all threads and processes."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _made(file: Path) -> str:
+    """A new token. Written whole before it has its name: nobody finds half of one."""
     made = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
     token = secrets.token_urlsafe(TOKEN_BYTES)
     try:
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
             opened.write(token + "\n")
-        if must_replace:
-            made.replace(file)
-            return token
-        with suppress(FileExistsError):
-            os.link(made, file)
-        return read_token(file) or token
+        made.replace(file)
     finally:
         made.unlink(missing_ok=True)
+    return token
