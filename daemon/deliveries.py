@@ -112,11 +112,12 @@ class Generation:
     def _merged(self, event: Generated) -> Generated:
         if not self._events or not isinstance(self._events[0], Generated):
             return event
-        tokens = list(event.tokens)
+        tokens, scores = list(event.tokens), list(event.scores)
         while self._events and isinstance(following := self._events[0], Generated):
             tokens += following.tokens
+            scores += following.scores
             self._events.popleft()
-        return Generated(tuple(tokens))
+        return Generated(tuple(tokens), tuple(scores))
 
 
 Delivery: TypeAlias = tuple[Generation, GenerationEvent]

@@ -41,7 +41,7 @@ from daemon.worker import (
     unavailable,
 )
 from mlx_backend.interface import LoadedModel, OutputStream
-from mlx_backend.messages import ModelInfo, TokenIds
+from mlx_backend.messages import AnswerForm, ModelInfo, TextPiece, TokenIds
 
 __all__ = ["Engine", "Generation", "Inspection"]
 
@@ -257,10 +257,11 @@ def _check_fit(request: GenerationRequest, context_size: int, budget: Budget | N
         raise MemoryOverflow(refusal)
 
 
-def _text(output: Callable[[], OutputStream], ids: TokenIds) -> str:
+def _text(output: Callable[[AnswerForm], OutputStream], ids: TokenIds) -> str:
     """What a few ids say, by a stream of their own: they continue nothing."""
-    stream = output()
-    return stream.push(ids.tolist()).text + stream.finish().text
+    stream = output(AnswerForm(is_raw=True))
+    pieces = [*stream.push(ids.tolist()), *stream.finish()]
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
 
 
 def _waiting_status(generation: Generation, seconds: float) -> RequestStatus:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from daemon.errors import DaemonError
 from daemon.status import ReadReason
-from mlx_backend.messages import Prompt, Sampling
+from mlx_backend.messages import Prompt, Sampling, TokenScore
 
 
 class FinishReason(StrEnum):
@@ -71,9 +71,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Sampled tokens in order, stop ids left out."""
+    """Sampled tokens in order, stop ids left out. `scores`: one for each, or none at all."""
 
     tokens: tuple[int, ...]
+    scores: tuple[TokenScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,8 @@ class Inference:
             self._complete(turn, FinishReason.STOP)
             return
         turn.generated += 1
-        self._outbox.put(turn.generation, Generated((token,)))
+        scores = () if sampled.score is None else (sampled.score,)
+        self._outbox.put(turn.generation, Generated((token,), scores))
         if turn.generated >= turn.request.max_tokens:
             self._complete(turn, FinishReason.LENGTH)
 

@@ -40,6 +40,10 @@ class PromptTooLong(PromptRejected):
         self.limit = limit
 
 
+class ConstraintRejected(BackendError):
+    """A schema or a forced call that cannot be enforced, or is too large; the client's fault."""
+
+
 class EncodingStopped(BackendError):
     """`should_stop` said so: nobody waits for the prompt any more."""
 

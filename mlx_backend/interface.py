@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from mlx_backend.messages import (
+    NO_EFFORT,
+    AnswerForm,
+    Constraint,
+    Effort,
+    Grammar,
     MemoryReport,
     ModelInfo,
-    OutputDelta,
+    Piece,
     Prompt,
+    SampledTurn,
     Sampling,
     TokenIds,
+    TokenScore,
 )
 
 
@@ -96,11 +103,15 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token of one row; or why the row failed, in which case it has been released."""
+    """One token of one row; or why the row failed, in which case it has been released.
+
+    `score` is there if the row's sampling asks for log-probabilities.
+    """
 
     row: Row
     token: int
     error: str | None = None
+    score: TokenScore | None = None
 
 
 @dataclass(slots=True)
@@ -166,7 +177,8 @@ class Backend(Protocol):
 
         `last_token` is the prompt's last token, which has not been run; `context` is the whole
         prompt (for the penalties), of which the last `first_index` tokens were generated: the
-        sampler goes on with the draw of that index. `sampling` was validated by the caller.
+        sampler goes on with the draw of that index, and a grammar goes on behind them.
+        `sampling` was validated by the caller.
         Raises StepFailed as `read` does.
         """
 
@@ -201,15 +213,21 @@ class Backend(Protocol):
 
 
 class OutputStream(Protocol):
-    """Token ids of one answer to text: incremental, never raises.
+    """Token ids of one answer to thought, text and calls: incremental, never raises.
 
-    The text is cut before the first stop string; text that may yet become one is held back.
+    The pieces of an answer, joined, are the same however its ids were grouped. The text is cut
+    before the first stop string; what may yet become one, or a mark, is held back. Nothing comes
+    after `StopFound`.
     """
 
-    def push(self, ids: Sequence[int]) -> OutputDelta: ...
+    def push(self, ids: Sequence[int]) -> Sequence[Piece]: ...
 
-    def finish(self) -> OutputDelta:
-        """What was held back, with U+FFFD for an incomplete character."""
+    def finish(self, *, is_cut: bool = False) -> Sequence[Piece]:
+        """What was held back, with U+FFFD for an incomplete character.
+
+        `is_cut`: the answer was cut short (by its token limit or the client) rather than ended by
+        the model, so what is incomplete stays incomplete.
+        """
 
 
 ShouldStop: TypeAlias = Callable[[], bool]
@@ -231,11 +249,23 @@ class PromptEncoder(Protocol):
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
         should_stop: ShouldStop = never,
+        effort: Effort = NO_EFFORT,
     ) -> Prompt:
         """Render with the model's chat template, with its generation tail.
 
         A message is `{"role", "content": str, …}` as templates know it; `tool_calls` entries are
         `{"id", "type": "function", "function": {"name", "arguments": dict | str}}`.
+        Where an assistant's message means what was remembered, the sampled ids take its place.
+        `effort` becomes the template's own switch, if it has one; `template_options` win.
+        """
+
+    def remember(self, prompt: Prompt, sampled: Sequence[int], turn: SampledTurn) -> None:
+        """The answer to `prompt` consists of the ids `sampled`, stop ids left out."""
+
+    def fill_in(self, before: str, after: str, should_stop: ShouldStop = never) -> Prompt:
+        """A prompt for the text between two texts, by the tokenizer's own marks for that.
+
+        Raises PromptRejected (its field is `suffix`) where the tokenizer has none.
         """
 
     def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
@@ -257,4 +287,17 @@ class LoadedModel(Protocol):
     @property
     def prompts(self) -> PromptEncoder: ...
 
-    def output(self, stop: Sequence[str] = ()) -> OutputStream: ...
+    @property
+    def call_mark_ids(self) -> frozenset[int]:
+        """Tokens that do nothing but open a call; without them no call can begin. May be empty."""
+
+    def output(self, form: AnswerForm) -> OutputStream: ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token says, b"" for one that has no text. Any thread."""
+
+    def compile(self, constraint: Constraint, prompt: Prompt) -> Grammar:
+        """A constraint for the answer to `prompt`. Any thread but the event loop's: takes time.
+
+        Raises ConstraintRejected for what cannot be enforced, or not within the limits.
+        """

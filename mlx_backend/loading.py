@@ -8,17 +8,23 @@ comes with a model is run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_backend.context_size import context_size as served_context
-from mlx_backend.errors import BackendError, ModelDamaged, ModelNotFound, ModelUnsupported
+from mlx_backend.errors import (
+    BackendError,
+    ConstraintRejected,
+    ModelDamaged,
+    ModelNotFound,
+    ModelUnsupported,
+)
 from mlx_backend.file_limit import open_file_limit_kept
 from mlx_backend.identity import identity
-from mlx_backend.interface import Backend
-from mlx_backend.messages import ModelInfo
+from mlx_backend.interface import Backend, OutputStream
+from mlx_backend.messages import AnswerForm, Constraint, Grammar, ModelInfo, Prompt
 from mlx_backend.model_files import check_weights, find_folder, read_config, read_json
 from mlx_backend.output import TextOutput
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
@@ -57,8 +63,18 @@ class MlxModel:
     prompts: MlxPromptEncoder
     token_text: TokenText
 
-    def output(self, stop: Sequence[str] = ()) -> TextOutput:
-        return TextOutput(self.token_text.decoder(), stop)
+    @property
+    def call_mark_ids(self) -> frozenset[int]:
+        return frozenset()
+
+    def output(self, form: AnswerForm) -> OutputStream:
+        return TextOutput(self.token_text.decoder(), form.stop)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.token_text.bytes_of(token)
+
+    def compile(self, constraint: Constraint, prompt: Prompt) -> Grammar:
+        raise ConstraintRejected("Constrained answers are not supported yet.")
 
 
 def load(

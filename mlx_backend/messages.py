@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -57,8 +58,41 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class CallableTool:
+    """A function that an answer may call. `schema` is the JSON schema of its arguments."""
+
+    name: str
+    schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer has to look like, from the end of its thinking on.
+
+    `schema`: JSON that it describes ({} is any object). `tools`: a call of one of them, of several
+    if `may_repeat`. Both: one or the other. At least one of the two is given.
+    """
+
+    schema: Mapping[str, Any] | None = None
+    tools: tuple[CallableTool, ...] = ()
+    may_repeat: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A compiled constraint: immutable, shareable; what `compiled` is, only the backend knows."""
+
+    constraint: Constraint
+    compiled: Any = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. `seed` is always set; a row's i-th draw depends on (seed, i)."""
+    """How the next token is drawn. `seed` is always set; a row's i-th draw depends on (seed, i).
+
+    `alternatives`: how many of the likeliest tokens are told beside each drawn one, with its
+    own log-probability; None: no log-probability at all. `grammar` masks what it does not allow.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -69,6 +103,18 @@ class Sampling:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    alternatives: int | None = None
+    grammar: Grammar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """Natural log-probabilities at one place, before temperature, penalties and filters: the drawn
+    token's, and the likeliest ones as (token, log-probability), best first."""
+
+    token: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +144,29 @@ class MessageStart:
 
 
 @dataclass(frozen=True, slots=True)
+class RenderedAs:
+    """What a prompt's text was, its generation tail included: its length in characters and a
+    digest. By it an answer finds its place again in the prompts that go on from this one."""
+
+    characters: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """A rendered and encoded prompt: at least one token, every id within the vocabulary.
 
     `messages` are in the order of the prompt. What precedes the first (a template's own words,
     tools) is no message's; one that the template leaves out is not among them.
+    `begins_in_thought`: the generation tail ends inside a think block, so the answer begins there.
+    `rendered_as` is None for plain text and ids.
     """
 
     tokens: TokenIds
     marks: Marks = field(default_factory=Marks)
     messages: tuple[MessageStart, ...] = ()
+    begins_in_thought: bool = False
+    rendered_as: RenderedAs | None = None
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
@@ -133,8 +192,104 @@ class MemoryReport:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputDelta:
-    """Text that became certain. `stop` is the stop string that ended the output, if one did."""
+class Effort:
+    """How much thinking the client wants, in no template's words. None: it did not say.
+
+    `level` is minimal, low, medium, high, xhigh or max; `thinking` whether to think at all.
+    """
+
+    thinking: bool | None = None
+    level: str | None = None
+
+
+NO_EFFORT = Effort()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What the ids of one answer are taken apart into.
+
+    `tools`: what may be called; without any, a call's markup is text. `is_raw`: a continuation of
+    plain text, in which there are no thoughts and no calls either.
+    """
+
+    stop: tuple[str, ...] = ()
+    tools: tuple[CallableTool, ...] = ()
+    begins_in_thought: bool = False
+    is_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """More of the answer's text, never empty."""
 
     text: str
-    stop: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtPiece:
+    """More of the model's reasoning, never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A call of a known tool begins. Calls are numbered from 0 and do not overlap."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of a call's arguments, as JSON text. All of one call's fragments are a JSON object."""
+
+    index: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """The call is whole. One that the output's end cut short is never finished."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopFound:
+    """A stop string ended the output: the last piece."""
+
+    stop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A call that could not be read follows, as the text it was written in. For a warning."""
+
+    why: str
+
+
+Piece: TypeAlias = (
+    TextPiece | ThoughtPiece | CallStarted | CallArguments | CallFinished | StopFound | Malformed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledCall:
+    """A call of an answer: the id that the client was given, and JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTurn:
+    """What an answer said, as the client was told it. `is_cut`: it was cut short by the client,
+    who may have seen less of the text than this."""
+
+    text: str = ""
+    thought: str = ""
+    calls: tuple[SampledCall, ...] = ()
+    is_cut: bool = False

@@ -13,7 +13,7 @@ import codecs
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from mlx_backend.messages import OutputDelta
+from mlx_backend.messages import Piece, StopFound, TextPiece
 
 
 class TextDecoder(Protocol):
@@ -107,16 +107,25 @@ class StopStrings:
 
 
 class TextOutput:
-    """The `OutputStream` of one answer: `decoder`, then stop strings."""
+    """The `OutputStream` of an answer that is only text: `decoder`, then stop strings."""
 
     def __init__(self, decoder: TextDecoder, stop: Iterable[str] = ()) -> None:
         self._decoder = decoder
         self._stops = StopStrings(stop)
 
-    def push(self, ids: Sequence[int]) -> OutputDelta:
-        text = self._stops.push(self._decoder.push(ids))
-        return OutputDelta(text, self._stops.found)
+    def push(self, ids: Sequence[int]) -> Sequence[Piece]:
+        if self._stops.found is not None:
+            return ()
+        return self._pieces(self._stops.push(self._decoder.push(ids)))
 
-    def finish(self) -> OutputDelta:
+    def finish(self, *, is_cut: bool = False) -> Sequence[Piece]:
+        if self._stops.found is not None:
+            return ()
         text = self._stops.push(self._decoder.finish())
-        return OutputDelta(text + self._stops.finish(), self._stops.found)
+        return self._pieces(text + self._stops.finish())
+
+    def _pieces(self, text: str) -> Sequence[Piece]:
+        pieces: list[Piece] = [TextPiece(text)] if text else []
+        if self._stops.found is not None:
+            pieces.append(StopFound(self._stops.found))
+        return pieces

@@ -27,7 +27,7 @@ from mlx_backend.errors import PromptRejected
 from mlx_backend.interface import ShouldStop, never
 from mlx_backend.length import stop_if
 from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
-from mlx_backend.messages import Marks, Prompt, token_ids
+from mlx_backend.messages import NO_EFFORT, Effort, Marks, Prompt, SampledTurn, token_ids
 from mlx_backend.pieces import PieceEncoder
 from mlx_backend.places import Traced
 from mlx_backend.rendered import RenderedEncoder
@@ -96,6 +96,7 @@ class MlxPromptEncoder:
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
         should_stop: ShouldStop = never,
+        effort: Effort = NO_EFFORT,
     ) -> Prompt:
         if self._chat is None:
             raise PromptRejected(
@@ -104,6 +105,12 @@ class MlxPromptEncoder:
         prompt = self._chat.encode(messages, tools, template_options or {}, should_stop)
         self._within_vocabulary(prompt.tokens, "messages")
         return prompt
+
+    def remember(self, prompt: Prompt, sampled: Sequence[int], turn: SampledTurn) -> None:
+        pass
+
+    def fill_in(self, before: str, after: str, should_stop: ShouldStop = never) -> Prompt:
+        raise PromptRejected("This model has no marks for filling in.", "suffix")
 
     def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
         if _has_surrogates(text):

@@ -8,7 +8,6 @@ fail an assertion at once. Time passes only where the script says so.
 
 from __future__ import annotations
 
-import codecs
 import json
 import threading
 import time
@@ -19,20 +18,39 @@ from typing import Any
 
 import numpy as np
 
-from mlx_backend.errors import PromptRejected, RestoreFailed, StateMismatch, StepFailed
-from mlx_backend.interface import Counters, Sampled, ShouldStop, Snapshot, never
+from mlx_backend.errors import (
+    ConstraintRejected,
+    PromptRejected,
+    RestoreFailed,
+    StateMismatch,
+    StepFailed,
+)
+from mlx_backend.interface import (
+    Counters,
+    OutputStream,
+    Sampled,
+    ShouldStop,
+    Snapshot,
+    never,
+)
 from mlx_backend.messages import (
+    NO_EFFORT,
+    AnswerForm,
     CacheKind,
+    Constraint,
+    Effort,
+    Grammar,
     Marks,
     MemoryReport,
     MessageStart,
     ModelInfo,
-    OutputDelta,
     Prompt,
+    SampledTurn,
     Sampling,
     TokenIds,
     token_ids,
 )
+from mlx_backend.output import ByteDecoder, TextOutput
 
 TURN_START, TURN_END, END_OF_TEXT = 257, 258, 259
 VOCABULARY_SIZE = 300
@@ -381,6 +399,7 @@ class BytePrompts:
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
         should_stop: ShouldStop = never,
+        effort: Effort = NO_EFFORT,
     ) -> Prompt:
         head = list(messages[:1]) if messages and messages[0]["role"] == "system" else []
         ids: list[int] = []
@@ -410,6 +429,12 @@ class BytePrompts:
     def _turn(role: str, content: str) -> list[int]:
         return [TURN_START, *f"{role}\n{content}".encode(), TURN_END, *b"\n"]
 
+    def remember(self, prompt: Prompt, sampled: Sequence[int], turn: SampledTurn) -> None:
+        """Rendered again, an answer has the same bytes, so the same tokens."""
+
+    def fill_in(self, before: str, after: str, should_stop: ShouldStop = never) -> Prompt:
+        raise PromptRejected("this model cannot fill in", "suffix")
+
     def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
         return self.ids(list(text.encode()))
 
@@ -421,40 +446,6 @@ class BytePrompts:
                 message = f"token id {token} is outside the vocabulary of {VOCABULARY_SIZE}"
                 raise PromptRejected(message, f"prompt[{index}]")
         return Prompt(token_ids(ids), Marks(is_raw=True))
-
-
-class ByteOutput:
-    """Implements `interface.OutputStream` for byte tokens; ids over 255 are not text."""
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stop = [s for s in stop if s]
-        self._held = ""
-        self._is_over = False
-
-    def push(self, ids: Sequence[int]) -> OutputDelta:
-        return self._take(self._decoder.decode(bytes(t for t in ids if 0 <= t < 256)))
-
-    def finish(self) -> OutputDelta:
-        delta = self._take(self._decoder.decode(b"", final=True))
-        held, self._held = self._held, ""
-        return OutputDelta(delta.text + held, delta.stop)
-
-    def _take(self, text: str) -> OutputDelta:
-        if self._is_over:
-            return OutputDelta("")
-        self._held += text
-        found = [(self._held.find(s), s) for s in self._stop if s in self._held]
-        if found:
-            at, stop = min(found)
-            text, self._held, self._is_over = self._held[:at], "", True
-            return OutputDelta(text, stop)
-        keep = max(
-            (n for s in self._stop for n in range(len(s)) if self._held.endswith(s[:n])), default=0
-        )
-        cut = len(self._held) - keep
-        text, self._held = self._held[:cut], self._held[cut:]
-        return OutputDelta(text)
 
 
 class ScriptedModel:
@@ -481,8 +472,16 @@ class ScriptedModel:
             checkpoint_bytes=0 if kind is CacheKind.SLICEABLE else self.script.checkpoint_bytes,
         )
 
-    def output(self, stop: Sequence[str] = ()) -> ByteOutput:
-        return ByteOutput(stop)
+    call_mark_ids: frozenset[int] = frozenset()
+
+    def output(self, form: AnswerForm) -> OutputStream:
+        return TextOutput(ByteDecoder(self.token_bytes), form.stop)
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if 0 <= token < 256 else b""
+
+    def compile(self, constraint: Constraint, prompt: Prompt) -> Grammar:
+        raise ConstraintRejected("this model takes no constraints")
 
 
 def filler(length: int, seed: int) -> str:

@@ -5,27 +5,64 @@ A streamed answer is these events in a dialect's frames, any other is the same e
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from daemon.chat import Completion, Ended, EndReason, Envelope, Event, TextDelta
+from daemon.chat import (
+    Block,
+    CallBegun,
+    CallBlock,
+    CallDelta,
+    CallDone,
+    Completion,
+    Ended,
+    EndReason,
+    Envelope,
+    Event,
+    Opening,
+    Score,
+    Scored,
+    TextBlock,
+    TextDelta,
+    ThoughtBlock,
+    ThoughtDelta,
+    Warned,
+)
 from daemon.deliveries import Generation
 from daemon.errors import GenerationFailed
 from daemon.generation import Failed, Finished, FinishReason, Generated, Started, Usage
 from mlx_backend.interface import OutputStream
-
-END_REASONS = {FinishReason.STOP: EndReason.STOP, FinishReason.LENGTH: EndReason.LENGTH}
+from mlx_backend.messages import (
+    CallArguments,
+    CallFinished,
+    CallStarted,
+    Malformed,
+    Piece,
+    StopFound,
+    TextPiece,
+    ThoughtPiece,
+)
 
 
 @dataclass(slots=True)
 class Answer:
-    """One generation's answer, for one consumer. Usage is the same whichever way it is read."""
+    """One generation's answer, for one consumer. Usage is the same whichever way it is read.
+
+    `call_id` is what the ids of its calls begin with. `sampled` are the ids it consists of.
+    """
 
     generation: Generation
     output: OutputStream
     prompt: int
+    call_id: str = "call_"
     reused: int = 0
-    generated: int = 0
+    sampled: list[int] = field(default_factory=list)
+    whole_calls: int = 0
+
+    @property
+    def opening(self) -> Opening:
+        started = self.generation.started
+        return Opening(self.prompt, 0 if started is None else started.reused)
 
     async def events(self) -> AsyncIterator[Event]:
         """Ends with `Ended`, or raises the DaemonError that ended the generation.
@@ -37,54 +74,119 @@ class Answer:
                 case Started():
                     self.reused = event.reused
                 case Generated():
-                    text, stop = self._decode(event.tokens)
-                    if text:
-                        yield TextDelta(text)
-                    if stop is not None:
-                        self.generation.finish()
-                        yield self._ended(EndReason.STOP_STRING, stop)
-                        return
+                    for token in event.tokens:
+                        self.sampled.append(token)
+                        for said in self._events(self.output.push((token,))):
+                            yield said
+                            if isinstance(said, Ended):
+                                self.generation.finish()
+                                return
                 case Finished():
-                    for last in self._last_events(event.reason):
-                        yield last
+                    for said in self._last_events(event.reason):
+                        yield said
                 case Failed():
                     raise event.error
 
-    def _decode(self, tokens: tuple[int, ...]) -> tuple[str, str | None]:
-        """Their text, and the stop string it ran into. Tokens after that one do not count."""
-        text = ""
-        for token in tokens:
-            self.generated += 1
-            delta = self.output.push((token,))
-            text += delta.text
-            if delta.stop is not None:
-                return text, delta.stop
-        return text, None
+    def _events(self, pieces: Iterable[Piece]) -> Iterator[Event]:
+        for piece in pieces:
+            match piece:
+                case TextPiece(text):
+                    yield TextDelta(text)
+                case ThoughtPiece(text):
+                    yield ThoughtDelta(text)
+                case CallStarted(index, name):
+                    yield CallBegun(index, f"{self.call_id}{index}", name)
+                case CallArguments(index, json):
+                    yield CallDelta(index, json)
+                case CallFinished(index):
+                    self.whole_calls += 1
+                    yield CallDone(index)
+                case Malformed(why):
+                    yield Warned(why)
+                case StopFound(stop):
+                    yield self._ended(EndReason.STOP_STRING, stop)
+                    return
 
-    def _last_events(self, reason: FinishReason) -> list[Event]:
+    def _last_events(self, reason: FinishReason) -> Iterator[Event]:
         if reason is FinishReason.CANCELLED:
             raise GenerationFailed("The request was cancelled.", code="cancelled")
-        held = self.output.finish()
-        ended = self._ended(END_REASONS[reason], None)
-        if held.stop is not None:
-            ended = self._ended(EndReason.STOP_STRING, held.stop)
-        return [TextDelta(held.text), ended] if held.text else [ended]
+        is_cut = reason is FinishReason.LENGTH
+        for event in self._events(self.output.finish(is_cut=is_cut)):
+            yield event
+            if isinstance(event, Ended):
+                return
+        if is_cut:
+            yield self._ended(EndReason.LENGTH)
+        else:
+            yield self._ended(EndReason.CALLS if self.whole_calls else EndReason.STOP)
 
-    def _ended(self, reason: EndReason, stop: str | None) -> Ended:
+    def _ended(self, reason: EndReason, stop: str | None = None) -> Ended:
         read = self.prompt - self.reused
-        return Ended(reason, Usage(self.prompt, self.reused, read, self.generated), stop)
+        return Ended(reason, Usage(self.prompt, self.reused, read, len(self.sampled)), stop)
+
+
+class Collector:
+    """A whole answer from its events, as they come. What was not finished is left out."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[type[TextBlock | ThoughtBlock], list[str]] | CallBegun] = []
+        self._arguments: dict[int, list[str]] = {}
+        self._whole: set[int] = set()
+        self._scores: list[Score] = []
+        self._warnings: list[str] = []
+        self.ended: Ended | None = None
+
+    def take(self, event: Event) -> None:
+        match event:
+            case TextDelta(text):
+                self._add(TextBlock, text)
+            case ThoughtDelta(text):
+                self._add(ThoughtBlock, text)
+            case CallBegun():
+                self._blocks.append(event)
+                self._arguments[event.index] = []
+            case CallDelta(index, json):
+                self._arguments[index].append(json)
+            case CallDone(index):
+                self._whole.add(index)
+            case Scored(scores):
+                self._scores += scores
+            case Warned(message):
+                self._warnings.append(message)
+            case Ended():
+                self.ended = event
+
+    def _add(self, kind: type[TextBlock | ThoughtBlock], text: str) -> None:
+        last = self._blocks[-1] if self._blocks else None
+        if isinstance(last, tuple) and last[0] is kind:
+            last[1].append(text)
+        else:
+            self._blocks.append((kind, [text]))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(self._finished_blocks())
+
+    def _finished_blocks(self) -> Iterator[Block]:
+        for block in self._blocks:
+            if not isinstance(block, CallBegun):
+                kind, texts = block
+                yield kind("".join(texts))
+            elif block.index in self._whole:
+                arguments = "".join(self._arguments[block.index])
+                yield CallBlock(block.id, block.name, arguments)
+
+    def completion(self, envelope: Envelope) -> Completion:
+        """Raises GenerationFailed if the answer has not ended."""
+        if self.ended is None:
+            raise GenerationFailed("The answer broke off.")
+        scores, warnings = tuple(self._scores), tuple(self._warnings)
+        return Completion(envelope, self.blocks, self.ended, scores, warnings)
 
 
 async def collected(events: AsyncIterator[Event], envelope: Envelope) -> Completion:
     """A whole answer from its events."""
-    texts: list[str] = []
-    ended: Ended | None = None
+    collector = Collector()
     async for event in events:
-        match event:
-            case TextDelta(text):
-                texts.append(text)
-            case Ended():
-                ended = event
-    if ended is None:
-        raise GenerationFailed("The answer broke off.")
-    return Completion(envelope, "".join(texts), ended)
+        collector.take(event)
+    return collector.completion(envelope)

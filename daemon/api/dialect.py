@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from daemon.chat import ChatRequest, Completion, Envelope, Event
+from daemon.chat import ChatRequest, Completion, Envelope, Event, Opening
 from daemon.errors import DaemonError
 
 
 class StreamEncoder(Protocol):
     """One answer as server-sent events: each method returns whole frames, b"" for none."""
 
-    def start(self) -> bytes:
+    def start(self, opening: Opening) -> bytes:
         """What opens the stream, before anything of the answer is known."""
 
     def encode(self, event: Event) -> bytes:
@@ -36,11 +36,15 @@ class Dialect(Protocol):
     def id_prefix(self) -> str:
         """How the ids of its answers begin."""
 
+    @property
+    def call_prefix(self) -> str:
+        """How the ids of its tool calls begin."""
+
     def parse(self, body: bytes) -> ChatRequest:
         """Raises BadRequest, which names the field."""
 
-    def reply(self, completion: Completion) -> bytes: ...
+    def reply(self, completion: Completion, request: ChatRequest) -> bytes: ...
 
     def stream(self, envelope: Envelope, request: ChatRequest) -> StreamEncoder: ...
 
-    def error(self, error: DaemonError) -> bytes: ...
+    def error(self, error: DaemonError, request_id: str) -> bytes: ...

@@ -27,13 +27,21 @@ from daemon.api.rules import SEED_BITS, answer_limit, answering_name, overflow, 
 from daemon.api.session_key import family_key, session_key
 from daemon.api.sse import EventStream, KeepAlive
 from daemon.api.telemetry import without_telemetry
-from daemon.chat import ChatRequest, Conversation, Envelope, PlainText, PromptSource, RawTokens
+from daemon.chat import (
+    ChatRequest,
+    Conversation,
+    Envelope,
+    FillIn,
+    PlainText,
+    PromptSource,
+    RawTokens,
+)
 from daemon.engine import Engine
 from daemon.errors import BadRequest, DaemonError
 from daemon.generation import GenerationRequest
 from mlx_backend.errors import EncodingStopped, PromptRejected, PromptTooLong
 from mlx_backend.interface import LoadedModel, PromptEncoder, ShouldStop, never
-from mlx_backend.messages import Prompt
+from mlx_backend.messages import AnswerForm, Prompt
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +114,8 @@ class Endpoint:
             await self._refuse(stopping(), scope, receive, send)
 
     async def _refuse(self, error: DaemonError, scope: Scope, receive: Receive, send: Send) -> None:
-        await error_response(error, self._dialect.error(error))(scope, receive, send)
+        body = self._dialect.error(error, scope[REQUEST_ID])
+        await error_response(error, body)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -123,11 +132,11 @@ class Endpoint:
                     stream = EventStream(
                         send, self._dialect.stream(envelope, request), self._door.keep_alive
                     )
-                    await stream.run(answer.events(), reuse_header(started))
+                    await stream.run(answer.opening, answer.events(), reuse_header(started))
                 else:
                     completion = await collected(answer.events(), envelope)
                     told = reuse_header(answer.generation.started)
-                    reply = json_response(self._dialect.reply(completion), headers=told)
+                    reply = json_response(self._dialect.reply(completion, request), headers=told)
                     await reply(scope, receive, send)
             finally:
                 answer.generation.cancel()
@@ -166,7 +175,14 @@ class Endpoint:
         )
         answer_id = self._dialect.id_prefix + incoming.request_id.removeprefix("req_")
         envelope = Envelope(answer_id, name, int(self._door.clock()))
-        return Answer(generation, model.output(request.stop), len(prompt)), envelope
+        call_id = self._dialect.call_prefix + incoming.request_id.removeprefix("req_")
+        form = AnswerForm(
+            request.stop,
+            tuple(tool.callable for tool in request.tools),
+            prompt.begins_in_thought,
+            is_raw=not isinstance(request.prompt, Conversation),
+        )
+        return Answer(generation, model.output(form), len(prompt), call_id), envelope
 
     async def _encode(self, source: PromptSource, model: LoadedModel, incoming: Incoming) -> Prompt:
         departure = incoming.departure
@@ -195,12 +211,13 @@ def encoded(
 ) -> Prompt:
     """The prompt's tokens. Takes its time: not for the event loop. Raises as `prompts` does."""
     match source:
-        case Conversation(messages, tools, options):
+        case Conversation(messages, _, options, effort):
             rendered = [message.for_template() for message in messages]
-            return prompts.chat(
-                rendered, [tool.for_template() for tool in tools], options, should_stop
-            )
+            tools = [tool.for_template() for tool in source.shown_tools]
+            return prompts.chat(rendered, tools, options, should_stop, effort)
         case PlainText(text):
             return prompts.text(text, should_stop)
         case RawTokens(ids):
             return prompts.ids(ids)
+        case FillIn(before, after):
+            return prompts.fill_in(before, after, should_stop)

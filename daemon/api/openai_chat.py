@@ -11,7 +11,16 @@ from typing import Any
 from daemon.api import openai_fields as openai
 from daemon.api.json_body import Body, parse_body, refuse
 from daemon.api.openai_messages import MessageFields, ToolFields
-from daemon.chat import ChatRequest, Completion, Conversation, Ended, Envelope, Event, TextDelta
+from daemon.chat import (
+    ChatRequest,
+    Completion,
+    Conversation,
+    Ended,
+    Envelope,
+    Event,
+    Opening,
+    TextDelta,
+)
 from daemon.errors import DaemonError
 
 HARMLESS = {
@@ -89,7 +98,7 @@ class ChatStream:
         self._before_text = f'data: {opening},"choices":[{{"index":0,"delta":{{"content":'
         self._after_text = '},"finish_reason":null}]}\n\n'
 
-    def start(self) -> bytes:
+    def start(self, opening: Opening) -> bytes:
         return self._chunk({"role": "assistant", "content": ""})
 
     def silence(self) -> bytes:
@@ -102,6 +111,8 @@ class ChatStream:
                 return f"{self._before_text}{text_json}{self._after_text}".encode()
             case Ended():
                 return self._end(event)
+            case _:
+                return b""
 
     def fail(self, error: DaemonError) -> bytes:
         return openai.frame(openai.error_fields(error))
@@ -123,11 +134,12 @@ class OpenAIChat:
 
     path = "/v1/chat/completions"
     id_prefix = "chatcmpl-"
+    call_prefix = "call_"
 
     def parse(self, body: bytes) -> ChatRequest:
         return parse_body(ChatFields, body).request()
 
-    def reply(self, completion: Completion) -> bytes:
+    def reply(self, completion: Completion, request: ChatRequest) -> bytes:
         message = {"role": "assistant", "content": completion.text, "refusal": None}
         choice = {
             "index": 0,
@@ -146,5 +158,5 @@ class OpenAIChat:
     def stream(self, envelope: Envelope, request: ChatRequest) -> ChatStream:
         return ChatStream(envelope, request.include_usage)
 
-    def error(self, error: DaemonError) -> bytes:
+    def error(self, error: DaemonError, request_id: str) -> bytes:
         return openai.dump(openai.error_fields(error))

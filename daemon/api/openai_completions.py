@@ -12,6 +12,7 @@ from daemon.chat import (
     Ended,
     Envelope,
     Event,
+    Opening,
     PlainText,
     PromptSource,
     RawTokens,
@@ -74,7 +75,7 @@ class CompletionStream:
         self._common = openai.envelope_fields("text_completion", envelope)
         self._include_usage = include_usage
 
-    def start(self) -> bytes:
+    def start(self, opening: Opening) -> bytes:
         return b""
 
     def silence(self) -> bytes:
@@ -86,6 +87,8 @@ class CompletionStream:
                 return self._chunk(text)
             case Ended():
                 return self._end(event)
+            case _:
+                return b""
 
     def fail(self, error: DaemonError) -> bytes:
         return openai.frame(openai.error_fields(error))
@@ -107,11 +110,12 @@ class OpenAICompletions:
 
     path = "/v1/completions"
     id_prefix = "cmpl-"
+    call_prefix = "call_"
 
     def parse(self, body: bytes) -> ChatRequest:
         return parse_body(CompletionFields, body).request()
 
-    def reply(self, completion: Completion) -> bytes:
+    def reply(self, completion: Completion, request: ChatRequest) -> bytes:
         choice = {
             "index": 0,
             "text": completion.text,
@@ -129,5 +133,5 @@ class OpenAICompletions:
     def stream(self, envelope: Envelope, request: ChatRequest) -> CompletionStream:
         return CompletionStream(envelope, request.include_usage)
 
-    def error(self, error: DaemonError) -> bytes:
+    def error(self, error: DaemonError, request_id: str) -> bytes:
         return openai.dump(openai.error_fields(error))

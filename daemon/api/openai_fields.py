@@ -24,6 +24,8 @@ FINISH_REASONS = {
     EndReason.STOP: "stop",
     EndReason.STOP_STRING: "stop",
     EndReason.LENGTH: "length",
+    EndReason.CALLS: "tool_calls",
+    EndReason.REPETITION: "length",
 }
 
 Share = Annotated[float, Field(ge=0, le=1)]

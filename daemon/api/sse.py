@@ -19,7 +19,7 @@ from starlette.types import Send
 
 from daemon.api.dialect import StreamEncoder
 from daemon.api.responses import stopping
-from daemon.chat import Event
+from daemon.chat import Event, Opening
 from daemon.errors import DaemonError, GenerationFailed
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,10 @@ class EventStream:
         self._last_byte = self._last_event = monotonic()
 
     async def run(
-        self, events: AsyncIterator[Event], headers: Mapping[str, str] = MappingProxyType({})
+        self,
+        opening: Opening,
+        events: AsyncIterator[Event],
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`headers` are sent beside those of every stream."""
         added = [
@@ -60,7 +63,7 @@ class EventStream:
         ]
         start = {"type": "http.response.start", "status": 200, "headers": [*HEADERS, *added]}
         await self._send(start)
-        await self._write(self._encoder.start() or COMMENT)
+        await self._write(self._encoder.start(opening) or COMMENT)
         clock = asyncio.create_task(self._fill_silence())
         try:
             await self._write_all(events)

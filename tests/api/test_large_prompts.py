@@ -13,7 +13,7 @@ from daemon.api.openai_chat import OpenAIChat
 from daemon.chat import ChatRequest
 from mlx_backend.errors import EncodingStopped, PromptTooLong
 from mlx_backend.interface import ShouldStop, never
-from mlx_backend.messages import Prompt
+from mlx_backend.messages import NO_EFFORT, Effort, Prompt
 from tests.engine.harness import Bench, run, running, until
 from tests.fakes import BytePrompts
 
@@ -34,6 +34,7 @@ class SlowPrompts(BytePrompts):
         tools: Sequence[Mapping[str, Any]] = (),
         template_options: Mapping[str, Any] | None = None,
         should_stop: ShouldStop = never,
+        effort: Effort = NO_EFFORT,
     ) -> Prompt:
         text = messages[0]["content"]
         name, size = text[-1], len(text)

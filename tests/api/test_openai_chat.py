@@ -12,6 +12,8 @@ from daemon.chat import (
     Ended,
     EndReason,
     Envelope,
+    Opening,
+    TextBlock,
     TextDelta,
 )
 from daemon.errors import BadRequest, GenerationFailed
@@ -19,6 +21,8 @@ from daemon.generation import Usage
 
 CHAT = OpenAIChat()
 ENVELOPE = Envelope("chatcmpl-1", "some-model", 1_700_000_000)
+OPENING = Opening(10, 4)
+HELLO = (TextBlock("hello"),)
 USER = {"role": "user", "content": "hi"}
 
 
@@ -242,7 +246,7 @@ def test_half_a_surrogate_pair_is_refused_where_it_stands(body: bytes, at_fault:
     with pytest.raises(BadRequest) as caught:
         CHAT.parse(body)
     assert (caught.value.field, caught.value.code) == (at_fault, "invalid_unicode")
-    CHAT.error(caught.value).decode()
+    CHAT.error(caught.value, "req_1").decode()
 
 
 def test_both_halves_together_are_one_character() -> None:
@@ -261,7 +265,7 @@ def objects(frames: bytes) -> list[dict[str, object]]:
 def test_a_stream_has_the_role_first_and_a_reason_and_one_done_last() -> None:
     stream = CHAT.stream(ENVELOPE, parsed(stream=True))
     end = stream.encode(Ended(EndReason.LENGTH, Usage(3, 0, 3, 2)))
-    frames = stream.start() + stream.encode(TextDelta('"é\n')) + end
+    frames = stream.start(OPENING) + stream.encode(TextDelta('"é\n')) + end
     first, text, last = objects(frames)
     assert first["choices"] == [
         {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
@@ -312,7 +316,7 @@ def test_a_stream_that_fails_says_so_and_is_not_done() -> None:
 @pytest.mark.parametrize("reason", list(EndReason))
 def test_a_whole_answer_says_what_a_stream_says(reason: EndReason) -> None:
     ended = Ended(reason, Usage(10, 4, 6, 3))
-    reply = json.loads(CHAT.reply(Completion(ENVELOPE, "hello", ended)))
+    reply = json.loads(CHAT.reply(Completion(ENVELOPE, HELLO, ended), parsed()))
     options = {"include_usage": True}
     finish, usage = objects(CHAT.stream(ENVELOPE, parsed(stream_options=options)).encode(ended))
     assert reply["choices"][0]["message"]["content"] == "hello"

@@ -11,8 +11,10 @@ from daemon.chat import (
     Ended,
     EndReason,
     Envelope,
+    Opening,
     PlainText,
     RawTokens,
+    TextBlock,
     TextDelta,
 )
 from daemon.errors import BadRequest
@@ -20,6 +22,8 @@ from daemon.generation import Usage
 
 COMPLETIONS = OpenAICompletions()
 ENVELOPE = Envelope("cmpl-1", "some-model", 1_700_000_000)
+OPENING = Opening(10, 4)
+HELLO = (TextBlock("hello"),)
 ENDED = Ended(EndReason.STOP_STRING, Usage(3, 1, 2, 1), "x")
 
 
@@ -78,11 +82,11 @@ def test_what_asks_for_the_usual_is_accepted(fields: dict[str, object]) -> None:
 
 def test_a_stream_and_a_whole_answer_say_the_same() -> None:
     stream = COMPLETIONS.stream(ENVELOPE, parsed(stream_options={"include_usage": True}))
-    frames = stream.start() + stream.encode(TextDelta("hello")) + stream.encode(ENDED)
+    frames = stream.start(OPENING) + stream.encode(TextDelta("hello")) + stream.encode(ENDED)
     *chunks, done, nothing = frames.decode().split("\n\n")
     assert (done, nothing) == ("data: [DONE]", "")
     text, finish, usage = (json.loads(chunk.removeprefix("data: ")) for chunk in chunks)
-    reply = json.loads(COMPLETIONS.reply(Completion(ENVELOPE, "hello", ENDED)))
+    reply = json.loads(COMPLETIONS.reply(Completion(ENVELOPE, HELLO, ENDED), parsed()))
     assert text["choices"][0]["text"] == reply["choices"][0]["text"] == "hello"
     assert finish["choices"][0]["finish_reason"] == reply["choices"][0]["finish_reason"] == "stop"
     assert usage["usage"] == reply["usage"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from daemon.api.sse import COMMENT, EventStream, KeepAlive
-from daemon.chat import Ended, EndReason, Event, TextDelta
+from daemon.chat import Ended, EndReason, Event, Opening, TextDelta
 from daemon.errors import DaemonError, Overloaded
 from daemon.generation import Usage
 
@@ -17,7 +17,7 @@ ENDED = Ended(EndReason.STOP, Usage(1, 0, 1, 1))
 class Words:
     """A dialect whose frames are words."""
 
-    def start(self) -> bytes:
+    def start(self, opening: Opening) -> bytes:
         return b"start\n\n"
 
     def encode(self, event: Event) -> bytes:
@@ -43,7 +43,7 @@ class Sent(list[dict[str, Any]]):
 
 def stream(events: AsyncIterator[Event], keep_alive: KeepAlive) -> Sent:
     sent = Sent()
-    asyncio.run(EventStream(sent, Words(), keep_alive).run(events))
+    asyncio.run(EventStream(sent, Words(), keep_alive).run(Opening(3), events))
     return sent
 
 
@@ -105,7 +105,9 @@ def test_a_stream_that_is_cut_says_so_to_its_client() -> None:
             yield ENDED
 
         sent = Sent()
-        task = asyncio.create_task(EventStream(sent, Words(), KeepAlive()).run(wait_forever()))
+        task = asyncio.create_task(
+            EventStream(sent, Words(), KeepAlive()).run(Opening(3), wait_forever())
+        )
         await asyncio.sleep(0.01)
         task.cancel()
         await task

@@ -25,7 +25,7 @@ from mlx_backend.errors import (
 from mlx_backend.file_limit import open_file_limit_kept
 from mlx_backend.interface import LoadedModel
 from mlx_backend.loading import MlxModel, load
-from mlx_backend.messages import CacheKind, Prompt, Sampling
+from mlx_backend.messages import AnswerForm, CacheKind, Prompt, Sampling, StopFound
 from mlx_backend.model_files import read_header
 from mlx_backend.tiny_models import write_folder
 from mlx_backend.tiny_tokenizer import token_count, token_id
@@ -78,9 +78,9 @@ def test_a_loaded_model_answers(loaded: MlxModel) -> None:
     prompt = model.prompts.chat([{"role": "user", "content": "Hello"}])
     tokens = greedy(model, prompt, 4)
     assert all(0 <= token < model.info.vocabulary_size for token in tokens)
-    output = model.output(["never said"])
-    output.push(tokens)
-    assert output.finish().stop is None
+    output = model.output(AnswerForm(stop=("never said",)))
+    pieces = [*output.push(tokens), *output.finish()]
+    assert not any(isinstance(piece, StopFound) for piece in pieces)
 
 
 @pytest.mark.parametrize(

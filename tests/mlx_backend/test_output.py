@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from mlx_backend.messages import Piece, StopFound, TextPiece
 from mlx_backend.output import ByteDecoder, StopStrings, TextDecoder, TextOutput
 from mlx_backend.token_text import TokenText
 
@@ -34,7 +35,12 @@ def byte_output(stop: Sequence[str] = ()) -> TextOutput:
 
 
 def text_of(output: TextOutput, groups: Sequence[Sequence[int]]) -> str:
-    return "".join(output.push(group).text for group in groups) + output.finish().text
+    pieces = [piece for group in groups for piece in output.push(group)]
+    return said([*pieces, *output.finish()])
+
+
+def said(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
 
 
 def byte_level() -> TokenText:
@@ -86,9 +92,9 @@ def test_characters_split_over_tokens_come_out_whole(
 ) -> None:
     tokens = kind()
     output = TextOutput(tokens.decoder())
-    deltas = [output.push([token]).text for token in byte_ids(tokens, text.encode())]
+    deltas = [said(output.push([token])) for token in byte_ids(tokens, text.encode())]
     assert "\ufffd" not in "".join(deltas)
-    assert "".join(deltas) + output.finish().text == text
+    assert "".join(deltas) + said(output.finish()) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,16 +202,15 @@ def test_empty_stop_strings_stop_nothing() -> None:
 
 def test_text_behind_a_stop_is_swallowed() -> None:
     output = byte_output(["END"])
-    assert output.push(b"a END b").text == "a "
-    after = output.push(b"more")
-    assert (after.text, after.stop) == ("", "END")
-    assert (output.finish().text, output.finish().stop) == ("", "END")
+    assert output.push(b"a END b") == [TextPiece("a "), StopFound("END")]
+    assert not output.push(b"more")
+    assert not output.finish()
 
 
 def test_a_stop_string_can_end_with_the_last_incomplete_character() -> None:
     output = byte_output(["x\ufffd"])
-    assert output.push(b"ax\xf0").text == "a"
-    assert output.finish().stop == "x\ufffd"
+    assert output.push(b"ax\xf0") == [TextPiece("a")]
+    assert output.finish() == [StopFound("x\ufffd")]
 
 
 @given(

@@ -17,7 +17,7 @@ from daemon import paths
 from mlx_backend import smollm2
 from mlx_backend.errors import ModelDamaged, ModelNotFound
 from mlx_backend.loading import load
-from mlx_backend.messages import Sampling
+from mlx_backend.messages import AnswerForm, Sampling, TextPiece
 
 ROOT = Path(__file__).parent.parent.parent
 HIDDEN, HEADS, KV_HEADS, LAYERS, CONTEXT = 64, 4, 2, 2, 256
@@ -207,11 +207,12 @@ def test_the_real_model_knows_the_capital_of_france() -> None:
     row = model.backend.open_row(None, len(prompt) + 32)
     model.backend.read(row, prompt.tokens[:-1])
     model.backend.start_decoding(row, int(prompt.tokens[-1]), Sampling(), prompt.tokens)
-    output, text = model.output(), ""
+    output, pieces = model.output(AnswerForm()), []
     for _ in range(24):
         token = model.backend.step()[0].token
         if token in model.info.stop_ids:
             break
-        text += output.push([token]).text
+        pieces += output.push([token])
     model.backend.release(row)
-    assert "Paris" in text + output.finish().text
+    pieces += output.finish()
+    assert "Paris" in "".join(p.text for p in pieces if isinstance(p, TextPiece))
