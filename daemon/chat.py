@@ -170,6 +170,15 @@ class SamplingWishes:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldNames:
+    """What the client's dialect calls what may have to be refused only after parsing."""
+
+    prompt: str = "messages"
+    json_schema: str = "response_format"
+    tool_choice: str = "tool_choice"
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A request in no dialect. `max_tokens` None: up to the context's end.
 
@@ -194,6 +203,7 @@ class ChatRequest:
     previous: str | None = None
     is_kept: bool = False
     ignored: tuple[str, ...] = ()
+    fields: FieldNames = FieldNames()
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:

@@ -38,9 +38,26 @@ class BadRequest(DaemonError):
 
 
 class ContextOverflow(BadRequest):
-    """The prompt does not fit the context; found before any reading."""
+    """The prompt does not fit the context; found before any reading.
+
+    `tokens` of the prompt, or more if `is_at_least`, and the `maximum`; None where not known.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        tokens: int | None = None,
+        maximum: int | None = None,
+        is_at_least: bool = False,
+    ) -> None:
+        super().__init__(message, field=field)
+        self.tokens = tokens
+        self.maximum = maximum
+        self.is_at_least = is_at_least
 
 
 class Unauthorized(DaemonError):

@@ -5,8 +5,9 @@ A streamed answer is these events in a dialect's frames, any other is the same e
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from daemon.chat import (
     Block,
@@ -22,6 +23,7 @@ from daemon.chat import (
     Opening,
     Score,
     Scored,
+    ScoredText,
     TextBlock,
     TextDelta,
     ThoughtBlock,
@@ -41,6 +43,7 @@ from mlx_backend.messages import (
     StopFound,
     TextPiece,
     ThoughtPiece,
+    TokenScore,
 )
 
 
@@ -48,13 +51,16 @@ from mlx_backend.messages import (
 class Answer:
     """One generation's answer, for one consumer. Usage is the same whichever way it is read.
 
-    `call_id` is what the ids of its calls begin with. `sampled` are the ids it consists of.
+    `call_id` is what the ids of its calls begin with; with `has_one_call` it ends behind its first.
+    `text_of` is what a token says, for scores. `sampled` are the ids it consists of.
     """
 
     generation: Generation
     output: OutputStream
     prompt: int
     call_id: str = "call_"
+    has_one_call: bool = False
+    text_of: Callable[[int], bytes] = lambda token: b""
     reused: int = 0
     sampled: list[int] = field(default_factory=list)
     whole_calls: int = 0
@@ -67,25 +73,35 @@ class Answer:
     async def events(self) -> AsyncIterator[Event]:
         """Ends with `Ended`, or raises the DaemonError that ended the generation.
 
-        A stop string finishes the generation too.
+        A stop string finishes the generation too, and so does the only call that is wanted.
         """
         async for event in self.generation:
             match event:
                 case Started():
                     self.reused = event.reused
                 case Generated():
-                    for token in event.tokens:
-                        self.sampled.append(token)
-                        for said in self._events(self.output.push((token,))):
-                            yield said
-                            if isinstance(said, Ended):
-                                self.generation.finish()
-                                return
+                    for said in self._said(event):
+                        yield said
+                        if isinstance(said, Ended):
+                            self.generation.finish()
+                            return
                 case Finished():
                     for said in self._last_events(event.reason):
                         yield said
                 case Failed():
                     raise event.error
+
+    def _said(self, generated: Generated) -> Iterator[Event]:
+        """What the tokens say, one by one, so that `sampled` ends where the answer does."""
+        for token, score in zip_longest(generated.tokens, generated.scores):
+            self.sampled.append(token)
+            if score is not None:
+                yield Scored((self._score(score),))
+            yield from self._events(self.output.push((token,)))
+
+    def _score(self, score: TokenScore) -> Score:
+        alternatives = (ScoredText(self.text_of(token), log) for token, log in score.alternatives)
+        return Score(ScoredText(self.text_of(score.token), score.logprob), tuple(alternatives))
 
     def _events(self, pieces: Iterable[Piece]) -> Iterator[Event]:
         for piece in pieces:
@@ -101,6 +117,9 @@ class Answer:
                 case CallFinished(index):
                     self.whole_calls += 1
                     yield CallDone(index)
+                    if self.has_one_call:
+                        yield self._ended(EndReason.CALLS)
+                        return
                 case Malformed(why):
                     yield Warned(why)
                 case StopFound(stop):
@@ -164,6 +183,11 @@ class Collector:
             self._blocks.append((kind, [text]))
 
     @property
+    def has_open_call(self) -> bool:
+        """Whether a call was begun and is not whole."""
+        return len(self._whole) < len(self._arguments)
+
+    @property
     def blocks(self) -> tuple[Block, ...]:
         return tuple(self._finished_blocks())
 
@@ -182,11 +206,3 @@ class Collector:
             raise GenerationFailed("The answer broke off.")
         scores, warnings = tuple(self._scores), tuple(self._warnings)
         return Completion(envelope, self.blocks, self.ended, scores, warnings)
-
-
-async def collected(events: AsyncIterator[Event], envelope: Envelope) -> Completion:
-    """A whole answer from its events."""
-    collector = Collector()
-    async for event in events:
-        collector.take(event)
-    return collector.completion(envelope)

@@ -21,7 +21,8 @@ from daemon.api.admin import Admin, Identity
 from daemon.api.authority import Authority, install
 from daemon.api.cache_api import cache_routes
 from daemon.api.dialect import Dialect
-from daemon.api.endpoint import REQUEST_ID, Door, Endpoint
+from daemon.api.door import REQUEST_ID, Door
+from daemon.api.endpoint import Endpoint
 from daemon.api.metrics import metrics_routes
 from daemon.api.openai_chat import OpenAIChat
 from daemon.api.openai_completions import OpenAICompletions

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from daemon.api.json_body import refuse
-from daemon.chat import SamplingWishes
+from daemon.chat import CallRule, ChatRequest, SamplingWishes
 from daemon.errors import ContextOverflow, NotFound
-from mlx_backend.messages import ModelInfo, Sampling
+from mlx_backend.messages import CallableTool, Constraint, ModelInfo, Sampling
 
 DEFAULT_SAMPLING = Sampling(temperature=1.0)
 """Where request and model are silent: the API's own documented defaults."""
@@ -22,6 +23,9 @@ VENDOR_NAME = re.compile(
 """Ids that agents have built in, for helper calls too: the loaded model answers for them."""
 
 SEED_BITS = 63
+
+BANNED = -100.0
+"""The bias of a token that is not to be drawn: the most that the API knows."""
 
 
 def model_names(info: ModelInfo) -> tuple[str, ...]:
@@ -58,17 +62,23 @@ def answer_limit(asked: int | None, prompt: int, context: int, field: str) -> in
     Raises ContextOverflow, which names `field`, if not one does.
     """
     if prompt >= context:
-        raise overflow(str(prompt), context, field)
+        raise overflow(prompt, context, field)
     room = context - prompt
     return room if asked is None else min(asked, room)
 
 
-def overflow(tokens: str, context: int, field: str) -> ContextOverflow:
-    """In the words that agents look for; `tokens` is a number, or "more than" one."""
+def overflow(
+    tokens: int, context: int, field: str, *, is_at_least: bool = False
+) -> ContextOverflow:
+    """In the words that agents look for; `is_at_least`: the prompt has more than `tokens`."""
+    told = f"more than {tokens}" if is_at_least else str(tokens)
     return ContextOverflow(
         f"This model's maximum context length is {context} tokens. However, your messages "
-        f"resulted in {tokens} tokens. Please shorten them.",
+        f"resulted in {told} tokens. Please shorten them.",
         field=field,
+        tokens=tokens,
+        maximum=context,
+        is_at_least=is_at_least,
     )
 
 
@@ -93,7 +103,52 @@ def sampling_for(wishes: SamplingWishes, info: ModelInfo, fresh_seed: int) -> Sa
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     defaults = info.default_sampling or DEFAULT_SAMPLING
-    return replace(defaults, **chosen, seed=seed, logit_bias=wishes.logit_bias)
+    return replace(
+        defaults,
+        **chosen,
+        seed=seed,
+        logit_bias=wishes.logit_bias,
+        alternatives=wishes.alternatives,
+    )
+
+
+def without(sampling: Sampling, tokens: Iterable[int]) -> Sampling:
+    """The same, but `tokens` are not drawn, whatever the client said of them."""
+    biases = {**dict(sampling.logit_bias), **dict.fromkeys(sorted(tokens), BANNED)}
+    return replace(sampling, logit_bias=tuple(biases.items()))
+
+
+def constraint_for(request: ChatRequest) -> Constraint | None:
+    """What the answer has to look like, if the client wants it to look like anything.
+
+    Raises BadRequest for a choice among tools that are not there. With a schema and tools of free
+    choice it is one or the other; one tool that was chosen by name is called once.
+    """
+    choice = request.tool_choice
+    chosen = _chosen(request)
+    if choice.rule is CallRule.REQUIRED:
+        may_repeat = choice.may_repeat and len(choice.names) != 1
+        return Constraint(tools=chosen, may_repeat=may_repeat)
+    if request.json_schema is None:
+        return None
+    tools = chosen if choice.rule is CallRule.AUTO else ()
+    return Constraint(request.json_schema, tools, choice.may_repeat)
+
+
+def callable_tools(request: ChatRequest) -> tuple[CallableTool, ...]:
+    """The tools that the answer may call: those of the choice, all of them if it names none."""
+    return () if request.tool_choice.rule is CallRule.NONE else _chosen(request)
+
+
+def _chosen(request: ChatRequest) -> tuple[CallableTool, ...]:
+    names, path = request.tool_choice.names, (request.fields.tool_choice,)
+    if request.tool_choice.rule is CallRule.REQUIRED and not request.tools:
+        raise refuse(path, "asks for a call, but there are no tools.")
+    known = {tool.name: tool.callable for tool in request.tools}
+    for name in names:
+        if name not in known:
+            raise refuse(path, f"names `{name[:200]}`, which is not among the tools.")
+    return tuple(known[name] for name in names) if names else tuple(known.values())
 
 
 def _top_k(top_k: int, info: ModelInfo) -> int:
