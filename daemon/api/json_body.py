@@ -24,6 +24,17 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore", frozen=True)
 
 
+class RequestBody(Body):
+    """Base of a whole request: it knows which of its fields nobody reads."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The names of fields that were sent and that no model here has."""
+        return tuple(self.model_extra or ())
+
+
 def parse_body(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)

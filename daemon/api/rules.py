@@ -28,6 +28,11 @@ BANNED = -100.0
 """The bias of a token that is not to be drawn: the most that the API knows."""
 
 
+def not_shown(kind: str) -> str:
+    """What stands in a prompt for a part that is no text, as an image or a document."""
+    return f"[{kind}: not shown, this model reads text only]"
+
+
 def model_names(info: ModelInfo) -> tuple[str, ...]:
     """The ids of the loaded model, its public one first."""
     names = (info.name, info.path, PurePath(info.path).name)
