@@ -26,9 +26,10 @@ from mlx_backend.grouping import BatchShape, next_rebuild
 from mlx_backend.interface import Counters, Sampled
 from mlx_backend.layers import CacheLayout, Caches, leaf_caches
 from mlx_backend.merging import Source, merged, why_alone
-from mlx_backend.messages import Sampling, TokenIds
+from mlx_backend.messages import Sampling, TokenIds, TokenScore
 from mlx_backend.rows import buffers, reserve, rounded_room, state_bytes
 from mlx_backend.sampling import BatchSampler, penalties
+from mlx_backend.scores import BatchScorer
 
 NOT_A_NUMBER = "the model's output is not a number"
 SETTLE_STEPS = 64
@@ -110,10 +111,11 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         first_index: int,
     ) -> None:
         """A batch of one on the row's own caches; runs `last_token` through the model."""
-        self.sampler = BatchSampler([sampling], [first_index])
+        self.scorer = BatchScorer([sampling])
+        self.sampler = BatchSampler([sampling], [first_index], self.scorer)
         self.steps = 0
         super().__init__(
-            model=forward,
+            model=_Watched(forward, self.scorer),
             uids=[row],
             inputs=mx.array([last_token]),
             prompt_cache=row.caches,
@@ -153,20 +155,22 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         error = _first_error(self.logits_processors[index])
         if error is None and self.sampler.failed[index].item():
             error = NOT_A_NUMBER
-        token: Any = self._next_tokens[index].item() if error is None else -1
-        return Sampled(row, int(token), error)
+        if error is not None:
+            return Sampled(row, -1, error)
+        token: Any = self._next_tokens[index].item()
+        return Sampled(row, int(token), score=self.scorer.in_flight.resolved()[index])
 
     def advance(self) -> list[Sampled]:
         """One token of every row. A row that failed has left, and its caches with it."""
-        failed = self.sampler.failed
+        failed, scores = self.sampler.failed, self.scorer.in_flight
         errors = [_first_error(processors) for processors in self.logits_processors]
         tokens, _ = self._step()
         self._settle()
         for index, has_failed in enumerate(failed.tolist()):
             if has_failed:
                 errors[index] = errors[index] or NOT_A_NUMBER
-        seats = zip(list(self.uids), tokens, errors, strict=True)
-        return [self._sampled(row, token, error) for row, token, error in seats if row is not None]
+        seats = zip(list(self.uids), tokens, errors, scores.resolved(), strict=True)
+        return [self._sampled(row, *drawn) for row, *drawn in seats if row is not None]
 
     def _settle(self) -> None:
         """Keep the graphs of offsets short: layers without positions would let them grow."""
@@ -175,13 +179,15 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
             counts = [getattr(leaf, "offset", None) for leaf in leaf_caches(self.prompt_cache)]
             mx.eval([count for count in counts if isinstance(count, mx.array)])
 
-    def _sampled(self, row: LiveRow, token: int, error: str | None) -> Sampled:
+    def _sampled(
+        self, row: LiveRow, token: int, error: str | None, score: TokenScore | None
+    ) -> Sampled:
         if error is not None:
             self.leave(row)
             row.let_go()
             return Sampled(row, -1, error)
         row.length += 1
-        return Sampled(row, token)
+        return Sampled(row, token, score=score)
 
     def rebuild(self, others: Sequence[DecodeBatch]) -> None:
         """Become the batch of all rows in it and in `others`, which are used up."""
@@ -195,7 +201,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]
         def gathered(name: str) -> list[Any]:
             return [getattr(batch, name)[index] for batch, index in seats]
 
-        self.sampler = _gathered_sampler(seats)
+        self.scorer = self.model.scorer = _gathered_scorer(seats)
+        self.sampler = _gathered_sampler(seats, self.scorer)
         self.prompt_cache = merged([Source(b.prompt_cache, index) for b, index in seats])
         self._next_tokens = mx.stack(gathered("_next_tokens"))
         mx.eval(self._next_tokens, self.sampler.failed)
@@ -324,10 +331,31 @@ def _first_error(processors: Sequence[Any]) -> str | None:
     return next((processor.error for processor in processors if processor.error), None)
 
 
-def _gathered_sampler(seats: Sequence[tuple[DecodeBatch, int]]) -> BatchSampler:
+class _Watched:
+    """A forward pass whose logits a scorer sees before the batch works on them."""
+
+    def __init__(self, forward: Callable[..., Any], scorer: BatchScorer) -> None:
+        self.scorer = scorer
+        self._forward = forward
+
+    def __call__(self, inputs: Any, cache: Caches) -> Any:
+        logits = self._forward(inputs, cache)
+        self.scorer.see(logits)
+        return logits
+
+
+def _gathered_scorer(seats: Sequence[tuple[DecodeBatch, int]]) -> BatchScorer:
+    """The scorer of these rows, which knows the scores of their draws in flight."""
+    samplings = [batch.sampler.samplings[index] for batch, index in seats]
+    return BatchScorer(samplings, [b.scorer.in_flight.resolved()[index] for b, index in seats])
+
+
+def _gathered_sampler(
+    seats: Sequence[tuple[DecodeBatch, int]], scorer: BatchScorer
+) -> BatchSampler:
     """The sampler of these rows, which knows which of their draws in flight have failed."""
     samplings = [batch.sampler.samplings[index] for batch, index in seats]
     indices = [batch.sampler.indices[index] for batch, index in seats]
-    sampler = BatchSampler(samplings, indices)
+    sampler = BatchSampler(samplings, indices, scorer)
     sampler.failed = mx.stack([batch.sampler.failed[index] for batch, index in seats])
     return sampler

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_backend.messages import Sampling, TokenIds
+from mlx_backend.scores import BatchScorer
 
 _U64 = np.uint64
 _GOLDEN = _U64(0x9E3779B97F4A7C15)
@@ -33,16 +34,23 @@ class BatchSampler:
     """The samplers of a batch as one callable: log-probabilities (rows, vocabulary) to (rows,).
 
     `indices[i]` counts the tokens that row i has drawn so far; each call adds one to all.
+    `scorer` was shown the logits that the log-probabilities come from.
     """
 
-    def __init__(self, samplings: Sequence[Sampling], indices: Sequence[int]) -> None:
+    def __init__(
+        self,
+        samplings: Sequence[Sampling],
+        indices: Sequence[int],
+        scorer: BatchScorer | None = None,
+    ) -> None:
         self.samplings = list(samplings)
         self.indices = [int(i) for i in indices]
         self.failed: Any = None
+        self._scorer = scorer
         self._groups = _groups(self.samplings)
 
     def __call__(self, logprobs: Any) -> Any:
-        """The tokens; `failed` becomes a lazy (rows,) mask that is evaluated along with them."""
+        """The tokens; `failed` becomes a lazy (rows,) mask. Scores are evaluated along, like it."""
         are_all_drawn = any(group.is_whole for group in self._groups)
         tokens: Any = None if are_all_drawn else mx.argmax(logprobs, axis=-1)
         for group in self._groups:
@@ -51,7 +59,8 @@ class BatchSampler:
         chosen = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
         self.failed = mx.logical_not(mx.isfinite(chosen))
         self.indices = [i + 1 for i in self.indices]
-        return mx.depends(tokens, [self.failed])
+        scores = () if self._scorer is None else self._scorer.score(tokens)
+        return mx.depends(tokens, [self.failed, *scores])
 
 
 class _Group:

@@ -5,6 +5,7 @@ The tests speak only of `mlx_backend.interface`. Ids stay under 250, which is in
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -273,6 +274,27 @@ class BackendContract:
         resumed = subject.decode(past, snapshot, sampling, first_index=5)
         (after,) = subject.steps([resumed], 4)
         assert [*said, drawn.token, *after] == expected
+
+    def test_scores_are_told_to_rows_that_ask_and_to_no_others(self, subject: Subject) -> None:
+        rows = [subject.decode(PROMPT, sampling=Sampling(alternatives=3)), subject.decode(HEAD)]
+        for _ in range(4):
+            asking, other = sorted(subject.backend.step(), key=lambda s: s.row is rows[1])
+            assert other.score is None
+            assert asking.score is not None
+            assert asking.score.token == asking.token
+            (best, logprob), *behind = asking.score.alternatives
+            assert (best, logprob) == (asking.token, asking.score.logprob)  # greedy: the likeliest
+            assert 0 >= logprob >= behind[0][1] >= behind[1][1] > -math.inf
+            assert len(behind) == 2
+
+    def test_a_row_may_ask_for_the_drawn_tokens_score_alone(self, subject: Subject) -> None:
+        row = subject.decode(PROMPT, sampling=Sampling(alternatives=0))
+        (sampled,) = subject.backend.step()
+        drawn = subject.backend.stop_decoding(row)
+        for one in (sampled, drawn):
+            assert one.score is not None
+            assert one.score.token == one.token
+            assert one.score.alternatives == ()
 
     def test_a_row_that_stops_leaves_its_neighbour_alone(self, subject: Subject) -> None:
         expected = subject.answer(PROMPT)

@@ -48,6 +48,7 @@ from mlx_backend.messages import (
     SampledTurn,
     Sampling,
     TokenIds,
+    TokenScore,
     token_ids,
 )
 from mlx_backend.output import ByteDecoder, TextOutput
@@ -153,6 +154,15 @@ def echo_reply(marker: str = "CODE-") -> Callable[[Sequence[int], int], int]:
         return answer[index] if index < len(answer) else TURN_END
 
     return reply
+
+
+def scripted_score(token: int, sampling: Sampling | None) -> TokenScore | None:
+    """What the scripted model says of a token it drew: it was sure, and others came behind."""
+    if sampling is None or sampling.alternatives is None:
+        return None
+    others = [(token + 1 + place) % VOCABULARY_SIZE for place in range(sampling.alternatives)]
+    behind = [(other, -3.0 - place) for place, other in enumerate(others)]
+    return TokenScore(token, -0.1, ((token, -0.1), *behind)[: sampling.alternatives])
 
 
 @dataclass
@@ -327,7 +337,8 @@ class ScriptedBackend:
         self._enter(row)
         self._decoding.remove(row)
         self.release(row)
-        return Sampled(row, self.script.reply(row.state, row.generated))
+        token = self.script.reply(row.state, row.generated)
+        return Sampled(row, token, score=scripted_score(token, row.sampling))
 
     def compact(self) -> None:
         self._enter()
@@ -357,7 +368,7 @@ class ScriptedBackend:
         row.state.append(token)
         row.generated += 1
         self.counters.tokens_decoded += 1
-        return Sampled(row, token)
+        return Sampled(row, token, score=scripted_score(token, row.sampling))
 
     def release(self, row: FakeRow) -> None:
         self._enter()
