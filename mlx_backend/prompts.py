@@ -30,7 +30,7 @@ from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
 from mlx_backend.messages import NO_EFFORT, Effort, Marks, Prompt, SampledTurn, token_ids
 from mlx_backend.pieces import PieceEncoder
 from mlx_backend.places import Traced
-from mlx_backend.rendered import RenderedEncoder
+from mlx_backend.rendered import RenderedEncoder, rendered_as
 from mlx_backend.templates import Template, check_options
 from mlx_backend.token_text import TokenText
 from mlx_backend.traits import Message, TemplateTraits, find_traits
@@ -184,7 +184,7 @@ class _Chat:
         shown = known_tools if self.traits.shows_tools else []
         rendering = Rendering(shown, options, day, (key, day))
         roles = [str(message["role"]) for message in messages]
-        ids, starts = self._rendered.encode_turn(
+        turn = self._rendered.encode_turn(
             name,
             Traced(conversation, origins, roles),
             lambda shown: _until(
@@ -193,7 +193,18 @@ class _Chat:
             should_stop,
         )
         head = self._head(messages, known_tools)
-        return Prompt(ids, self._marks.marks(ids, conversation, head, rendering), starts)
+        return Prompt(
+            turn.ids,
+            self._marks.marks(turn.ids, conversation, head, rendering),
+            turn.starts,
+            begins_in_thought=self._opens_thought(turn.text),
+            rendered_as=rendered_as(turn.text),
+        )
+
+    def _opens_thought(self, text: str) -> bool:
+        """Whether the generation tail ends inside a think block."""
+        tags = self.traits.think_tags
+        return tags is not None and text.rstrip().endswith(tags[0])
 
     def _head(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]

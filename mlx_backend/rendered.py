@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain
 
 import numpy as np
 
 from mlx_backend.interface import ShouldStop, never
 from mlx_backend.memo import Memo
-from mlx_backend.messages import MessageStart, TokenIds, token_ids
+from mlx_backend.messages import MessageStart, RenderedAs, TokenIds, token_ids
 from mlx_backend.pieces import NOTHING, Encoded, PieceEncoder
 from mlx_backend.places import Opening, TokenPlaces, Traced, Write, watched
 
@@ -28,6 +29,15 @@ class Turn:
 
     encoded: Encoded
     openings: tuple[Opening, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedTurn:
+    """A prompt's text and ids, and where its messages begin."""
+
+    text: str
+    ids: TokenIds
+    starts: tuple[MessageStart, ...]
 
 
 _NOTHING = Turn(Encoded("", NOTHING))
@@ -57,9 +67,9 @@ class RenderedEncoder:
         traced: Traced,
         write: Write,
         should_stop: ShouldStop = never,
-    ) -> tuple[TokenIds, tuple[MessageStart, ...]]:
+    ) -> RenderedTurn:
         """Render by `write` and encode a prompt that probably continues its conversation's last
-        one; with where its messages begin."""
+        one."""
         before = self._last.get(conversation) or _NOTHING
         first = max(0, len(before.openings) - 2) if self.pieces.by_pieces else 0
         reading = watched(traced.messages, first, write)
@@ -74,7 +84,8 @@ class RenderedEncoder:
         )
         openings = traced.openings(reading, places, known)
         self._last.put(conversation, Turn(encoded, openings))
-        return ids, tuple(chain.from_iterable(opening.starts for opening in openings))
+        starts = tuple(chain.from_iterable(opening.starts for opening in openings))
+        return RenderedTurn(reading.text, ids, starts)
 
     def begun_once(self, ids: TokenIds) -> TokenIds:
         """The ids behind exactly one beginning-of-text token, if the model wants one."""
@@ -83,6 +94,10 @@ class RenderedEncoder:
         others = np.flatnonzero(ids != self._bos_id)
         count = int(others[0]) if len(others) else len(ids)
         return ids if count == 1 else np.concatenate([token_ids([self._bos_id]), ids[count:]])
+
+
+def rendered_as(text: str) -> RenderedAs:
+    return RenderedAs(len(text), blake2b(text.encode(), digest_size=16).digest())
 
 
 def _unchanged(openings: Sequence[Opening], characters: int) -> tuple[Opening, ...]:

@@ -200,7 +200,7 @@ def turn_encoder() -> tuple[RenderedEncoder, CountingControl]:
 
 
 def turn_ids(encoder: RenderedEncoder, rendered: str, conversation: str) -> TokenIds:
-    return encoder.encode_turn(conversation, Traced([], [], []), lambda shown: [rendered])[0]
+    return encoder.encode_turn(conversation, Traced([], [], []), lambda shown: [rendered]).ids
 
 
 def test_what_a_prompt_shares_with_the_last_one_is_not_looked_through_again() -> None:

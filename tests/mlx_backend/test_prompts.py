@@ -335,3 +335,30 @@ def test_the_date_stays_within_a_conversation_and_moves_on_between_them() -> Non
     for question in ("another", "first"):
         new = encoder.chat([say("user", question)])
         assert "2024-05-18" in written(encoder, new.tokens)
+
+
+# Where the answer begins
+
+
+def test_a_prompt_tells_whether_its_answer_begins_in_a_thought() -> None:
+    def opens(tail: str) -> bool:
+        source = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+        source += "{% if add_generation_prompt %}" + tail + "{% endif %}{# </think> #}"
+        encoder = MlxPromptEncoder(byte_level(), JinjaTemplate(source, {}), Vocabulary(1000))
+        return encoder.chat([say("user", "what is <think>")]).begins_in_thought
+
+    assert opens("<|im_start|>assistant\n<think>\n")
+    assert not opens("<|im_start|>assistant\n")
+    assert not opens("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert not any(
+        encoder.chat([say("user", "a")]).begins_in_thought for encoder in ENCODERS.values()
+    )
+
+
+def test_a_chat_is_known_by_its_text_and_plain_text_is_not() -> None:
+    encoder = ENCODERS["qwen"]
+    one, same, other = (encoder.chat([say("user", text)]) for text in ("a", "a", "b"))
+    assert one.rendered_as == same.rendered_as != other.rendered_as
+    assert one.rendered_as is not None
+    assert one.rendered_as.characters == len(written(encoder, one.tokens))
+    assert encoder.text("a").rendered_as is None
