@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daemon.api.admin import Admin, Identity
+from daemon.api.anthropic_messages import AnthropicMessages, AnthropicTokenCount
 from daemon.api.authority import Authority, install
 from daemon.api.cache_api import cache_routes
 from daemon.api.dialect import Dialect
@@ -30,11 +31,13 @@ from daemon.api.requests_api import request_routes
 from daemon.api.responses import error_response
 from daemon.api.security import LocalOnly
 from daemon.api.sessions_api import session_routes
+from daemon.api.token_count import CountingDialect, TokenCount
 from daemon.errors import BadRequest, DaemonError, MethodNotAllowed, NotFound
 
 log = logging.getLogger(__name__)
 
-DIALECTS: tuple[Dialect, ...] = (OpenAIChat(), OpenAICompletions())
+DIALECTS: tuple[Dialect, ...] = (OpenAIChat(), OpenAICompletions(), AnthropicMessages())
+COUNTING: tuple[CountingDialect, ...] = (AnthropicTokenCount(),)
 
 
 def new_request_id() -> str:
@@ -51,6 +54,7 @@ def build_app(
     admin = Admin(door.engine, identity)
     routes = [
         *(Route(each.path, Endpoint(each, door), methods=["POST"]) for each in DIALECTS),
+        *(Route(each.path, TokenCount(each, door), methods=["POST"]) for each in COUNTING),
         Route("/v1/models", admin.models),
         Route("/v1/models/{model_id:path}", admin.model),
         Route("/health", admin.health),
