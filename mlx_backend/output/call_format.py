@@ -123,7 +123,7 @@ class CallFormat(ABC):
         the model has to write: a call of one of `tools`, or several if `may_repeat`, with white
         space as its template has it. None: calls of this format cannot be enforced.
 
-        A mark that the tokenizer has (`mark in self.spelled.tokens`) must be named as a token
-        (`<tool_call>`, or by its number), others as strings.
+        `lark` has the pieces: `lark.mark(self.spelled("<tool_call>"))` is that token where the
+        tokenizer has it and its characters elsewhere, `lark.json_value(tool.schema)` a schema.
         """
         return None

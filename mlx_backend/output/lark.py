@@ -1,0 +1,131 @@
+"""Pieces of the Lark grammars in which formats say how their calls are written.
+
+`CallFormat.grammar` puts one together, with `start` as its first rule. The names of all other
+rules are its own: each grammar is read apart from what it is put into. llguidance reads Lark with
+additions of its own: `%json` for a schema, `name[suffix="…"]` for text up to and with an end.
+
+Schemas of arguments are enforced as far as llguidance can; what it cannot is left to the tool,
+which has to check its arguments anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mlx_backend.messages import CallableTool
+from mlx_backend.output.argument_types import ArgumentTypes
+from mlx_backend.output.call_format import Spelling
+from mlx_backend.output.tape import MARK
+
+WHITE_SPACE = r" ?|\n[ \t]{0,40}"
+"""Between the parts of JSON: a blank, or a line break and an indentation; never an endless run."""
+
+LINE_BREAK = r"/\n?/"
+"""One or none."""
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+def literal(text: str) -> str:
+    """`text`, never empty, to be written as it is."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def mark(spelled: str) -> str:
+    """A mark as a `Spelling` gives it: that one token, or else its characters."""
+    is_token = spelled.startswith(MARK)
+    return MARK + literal(spelled.removeprefix(MARK)) if is_token else literal(spelled)
+
+
+def json_value(schema: Mapping[str, Any] | None) -> str:
+    """JSON that `schema` describes, as the right side of a rule of its own; None: any object."""
+    root = dict(ANY_OBJECT if schema is None else schema)
+    root["x-guidance"] = {"whitespace_pattern": WHITE_SPACE, "lenient": True}
+    return f"%json {json.dumps(root, ensure_ascii=False)}"
+
+
+def calls(call: str, between: str, may_repeat: bool) -> str:
+    """The rule `start`: one call, or several with `between` between them."""
+    return f"start: {call} ({between} {call})*" if may_repeat else f"start: {call}"
+
+
+def choice(alternatives: Iterable[str]) -> str:
+    return " | ".join(alternatives)
+
+
+def hermes_json(spelled: Spelling, tools: Sequence[CallableTool], may_repeat: bool) -> str:
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
+    opening, closing = mark(spelled("<tool_call>")), mark(spelled("</tool_call>"))
+    rules = [
+        calls("call", LINE_BREAK, may_repeat),
+        f"call: {opening} {LINE_BREAK} body {LINE_BREAK} {closing}",
+        f"body: {choice(f'body_{i}' for i in range(len(tools)))}",
+    ]
+    for i, tool in enumerate(tools):
+        head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
+        rules += [
+            f"body_{i}: {literal(head)} arguments_{i} {literal('}')}",
+            f"arguments_{i}: {json_value(tool.schema)}",
+        ]
+    return "\n".join(rules)
+
+
+PARAMETER_END = "\n</parameter>\n"
+
+
+def parameter_xml(spelled: Spelling, tools: Sequence[CallableTool], may_repeat: bool) -> str:
+    """`<tool_call><function=…><parameter=…>…</parameter></function></tool_call>`, one part a line.
+
+    Strings stand as they are, all else as JSON.
+    """
+    opening, closing = mark(spelled("<tool_call>")), mark(spelled("</tool_call>"))
+    rules = [
+        calls("call", LINE_BREAK, may_repeat),
+        f"call: {opening} function {closing}",
+        f"function: {choice(f'function_{i}' for i in range(len(tools)))}",
+        rf"text[suffix={literal(PARAMETER_END)}]: /(.|\n)*/",
+    ]
+    for i, tool in enumerate(tools):
+        head, end = literal(f"\n<function={tool.name}>\n"), literal("</function>\n")
+        names, parameters = _parameters(f"parameter_{i}", tool.schema)
+        rules += [f"function_{i}: {' '.join([head, *names, end])}", *parameters]
+    return "\n".join(rules)
+
+
+def _parameters(prefix: str, schema: Mapping[str, Any] | None) -> tuple[list[str], list[str]]:
+    """A function's parameters in order, and the rules that they stand for."""
+    properties = (schema or {}).get("properties")
+    if not isinstance(properties, Mapping):
+        head = r'"<parameter=" /[a-zA-Z0-9_.-]+/ ">\n"'
+        return [f"{prefix}*"], [f"{prefix}: {head} text"]
+    required = (schema or {}).get("required") or ()
+    types = ArgumentTypes(schema)
+    names, rules = [], []
+    for i, (key, described) in enumerate(properties.items()):
+        if described is False:
+            continue
+        rule = f"{prefix}_{i}"
+        names.append(rule if key in required else f"{rule}?")
+        head = literal(f"<parameter={key}>\n")
+        if "string" in types.of(key):
+            rules.append(f"{rule}: {head} {_text(described)}")
+        else:
+            rules.append(f"{rule}: {head} {rule}_value {literal(PARAMETER_END)}")
+            rules.append(f"{rule}_value: {json_value(_part_of(schema or {}, described))}")
+    return names, rules
+
+
+def _text(schema: Any) -> str:
+    """A string as it is, up to and with its end; one of a few where the schema lists them."""
+    listed = schema.get("enum") if isinstance(schema, Mapping) else None
+    if isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed):
+        return f"({choice(literal(one + PARAMETER_END) for one in listed)})"
+    return "text"
+
+
+def _part_of(root: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    """A part of a schema on its own, with the definitions that it may refer to."""
+    definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    return definitions | (dict(schema) if isinstance(schema, Mapping) else {})
