@@ -1,0 +1,205 @@
+"""The agents: what is installed, how it is started without a terminal, what its tools are called.
+
+How an agent is pointed at the daemon is not here: that comes from the README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.clients.installed import Package, npm, pip
+from tests.clients.script import Call
+
+Edit = Callable[[str], str]
+
+
+def _in_order(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
+    """The README's flags, then the test's options, then the task."""
+    return [*flags, *options, task]
+
+
+def _command_first(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
+    """The options begin with a command of its own, whose flags those of the README are."""
+    return [options[0], *flags, *options[1:], task]
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One agent with one of the APIs that it speaks.
+
+    `heading` is its name in the README, `path` where its conversations are posted. `arguments`
+    come between the README's command and the task, `resumed` when it goes on with its last
+    session. `write` is its tool call that writes a file, `delegate` the one that starts a
+    sub-agent with a task. `edit` changes the README's files, for an API that the README mentions
+    beside the one it shows; `chosen` does the same for its environment.
+    """
+
+    name: str
+    heading: str
+    command: Callable[[], Path]
+    path: str
+    arguments: tuple[str, ...]
+    resumed: tuple[str, ...]
+    write: Callable[[Path, str], Call]
+    delegate: Callable[[str], Call] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    edit: Edit = str
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    is_in_ci: bool = False
+    loses_prefix_on_resume: bool = False
+    compose: Callable[[list[str], tuple[str, ...], str], list[str]] = _in_order
+
+
+def _pi(api: str, path: str) -> Agent:
+    def edit(text: str) -> str:
+        return text.replace("openai-completions", api).replace(
+            "/v1" if api == "anthropic-messages" else "\0", ""
+        )
+
+    return Agent(
+        name=f"pi-{path.rsplit('/', 1)[-1]}",
+        heading="pi",
+        command=lambda: npm(Package("@mariozechner/pi-coding-agent", "0.73.1", "pi")),
+        path=path,
+        arguments=("-p",),
+        resumed=("--continue", "-p"),
+        write=lambda file, text: Call("write", {"path": str(file), "content": text}),
+        environment={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+        edit=edit,
+        is_in_ci=True,
+    )
+
+
+PI = (
+    _pi("openai-completions", "/v1/chat/completions"),
+    _pi("openai-responses", "/v1/responses"),
+    _pi("anthropic-messages", "/v1/messages"),
+)
+
+CODEX = Agent(
+    name="codex",
+    heading="Codex",
+    command=lambda: npm(Package("@openai/codex", "0.171.0", "codex")),
+    path="/v1/responses",
+    arguments=("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"),
+    resumed=(
+        "exec",
+        "--dangerously-bypass-approvals-and-sandbox",
+        "--skip-git-repo-check",
+        "resume",
+        "--last",
+    ),
+    write=lambda file, text: shell_call("exec_command", "cmd", file, text),
+    is_in_ci=True,
+)
+
+
+def _claude(name: str, environment: Mapping[str, str], write: Callable[[Path, str], Call]) -> Agent:
+    return Agent(
+        name=name,
+        heading="Claude Code",
+        command=lambda: npm(Package("@anthropic-ai/claude-code", "2.1.332", "claude")),
+        path="/v1/messages",
+        arguments=("--dangerously-skip-permissions", "-p"),
+        resumed=("--dangerously-skip-permissions", "--continue", "-p"),
+        write=write,
+        environment={
+            "IS_SANDBOX": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            **environment,
+        },
+    )
+
+
+CLAUDE = (
+    _claude(
+        "claude-code-simple",
+        {"CLAUDE_CODE_SIMPLE": "1"},
+        lambda file, text: shell_call("Bash", "command", file, text),
+    ),
+    _claude(
+        "claude-code",
+        {},
+        lambda file, text: Call("Write", {"file_path": str(file), "content": text}),
+    ),
+)
+
+OPENCODE = Agent(
+    name="opencode",
+    heading="opencode",
+    command=lambda: npm(Package("opencode-ai", "1.18.33", "opencode")),
+    path="/v1/chat/completions",
+    arguments=("run",),
+    resumed=("run", "--continue"),
+    write=lambda file, text: Call("write", {"filePath": str(file), "content": text}),
+    delegate=lambda task: Call(
+        "task", {"description": "a helper", "prompt": task, "subagent_type": "general"}
+    ),
+    is_in_ci=True,
+)
+
+QWEN = Agent(
+    name="qwen-code",
+    heading="Qwen Code",
+    command=lambda: npm(Package("@qwen-code/qwen-code", "0.24.4", "qwen")),
+    path="/v1/chat/completions",
+    arguments=("--yolo", "-p"),
+    resumed=("--yolo", "--continue", "-p"),
+    write=lambda file, text: Call("write_file", {"file_path": str(file), "content": text}),
+    loses_prefix_on_resume=True,
+)
+
+
+def _copilot(kind: str, wire: str, path: str) -> Agent:
+    return Agent(
+        name=f"copilot-{path.rsplit('/', 1)[-1]}",
+        heading="Copilot CLI",
+        command=lambda: npm(Package("@github/copilot", "1.0.102", "copilot")),
+        path=path,
+        arguments=("--allow-all", "-p"),
+        resumed=("--allow-all", "--continue", "-p"),
+        write=lambda file, text: Call("create", {"path": str(file), "file_text": text}),
+        chosen={"COPILOT_PROVIDER_TYPE": kind, "COPILOT_PROVIDER_WIRE_API": wire},
+    )
+
+
+COPILOT = (
+    _copilot("openai", "completions", "/v1/chat/completions"),
+    _copilot("openai", "responses", "/v1/responses"),
+    _copilot("anthropic", "", "/v1/messages"),
+)
+
+CLINE = Agent(
+    name="cline",
+    heading="Cline",
+    command=lambda: npm(Package("cline", "3.0.65", "cline")),
+    path="/v1/chat/completions",
+    arguments=("--json",),
+    resumed=("--json", "--continue"),
+    write=lambda file, text: Call("write_to_file", {"path": str(file), "content": text}),
+)
+
+
+def _mlx_code(api: str, path: str) -> Agent:
+    return Agent(
+        name=f"mlx-code-{path.rsplit('/', 1)[-1]}",
+        heading="mlx-code",
+        command=lambda: pip(Package("mlx-code", "0.0.42", ""), (3, 13)),
+        path=path,
+        arguments=(),
+        resumed=(),
+        write=lambda file, text: Call("write", {"path": str(file), "content": text}),
+    )
+
+
+MLX_CODE = (_mlx_code("claude", "/v1/messages"),)
+
+AGENTS = (*PI, CODEX, *CLAUDE, OPENCODE, QWEN, *COPILOT, CLINE, *MLX_CODE)
+
+
+def shell_call(tool: str, argument: str, file: Path, text: str) -> Call:
+    """A call of a shell tool that writes a file."""
+    return Call(tool, {argument: f"cat > {file} <<'END_OF_FILE'\n{text}END_OF_FILE"})

@@ -1,0 +1,111 @@
+"""An agent at work: a home and a project of its own, one process at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.clients.agents import Agent
+from tests.clients.readme import lines_for
+
+RUN_SECONDS = 120
+LEAVE_SECONDS = 15
+CONFIRM_SECONDS = 2
+
+
+class Desk:
+    """Runs `agent` against the daemon at `port`, as the README says."""
+
+    def __init__(self, agent: Agent, folder: Path, port: int) -> None:
+        self.agent = agent
+        self.home = folder / "home"
+        self.project = folder / "project"
+        self._executable = str(agent.command())
+        self._lines = lines_for(agent.heading, port)
+        self._output = folder / "output.txt"
+        for made in (self.home, self.project):
+            made.mkdir(parents=True)
+        self._write_files()
+        for command in self._lines.before:
+            self._finish(self._start(command[1:]))
+
+    def run(self, task: str, *, is_resumed: bool = False) -> str:
+        """The agent's output once it ended by itself, without an error."""
+        return self._finish(self._start(self._words(task, is_resumed)))
+
+    @contextmanager
+    def running(self, task: str) -> Iterator[None]:
+        """The agent at work on `task`, and interrupted at the end, as by Ctrl-C."""
+        process = self._start(self._words(task, is_resumed=False))
+        try:
+            yield
+            self._interrupt(process)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _interrupt(self, process: subprocess.Popen[bytes]) -> None:
+        """Some want it said twice."""
+        for seconds in (CONFIRM_SECONDS, LEAVE_SECONDS):
+            os.killpg(process.pid, signal.SIGINT)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                continue
+            return
+        raise AssertionError(f"it does not leave: {self.said()}")
+
+    def said(self) -> str:
+        return self._output.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def _words(self, task: str, is_resumed: bool) -> list[str]:
+        agent = self.agent
+        options = agent.resumed if is_resumed else agent.arguments
+        return agent.compose(self._lines.command[1:], options, task)
+
+    def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
+        with self._output.open("wb") as output:
+            return subprocess.Popen(
+                [self._executable, *words],
+                cwd=self.project,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _finish(self, process: subprocess.Popen[bytes]) -> str:
+        try:
+            code = process.wait(RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise AssertionError(f"it does not end: {self.said()}") from None
+        assert code == 0, f"it ended with {code}: {self.said()}"
+        return self.said()
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of the tests' own but the path: no keys, no proxies, no configuration."""
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "NO_COLOR": "1",
+            **self._lines.environment,
+            **self.agent.environment,
+            **self.agent.chosen,
+        }
+
+    def _write_files(self) -> None:
+        for written, text in self._lines.files.items():
+            inside = written.startswith("~/")
+            path = (self.home if inside else self.project) / written.removeprefix("~/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.agent.edit(text), encoding="utf-8")

@@ -1,0 +1,116 @@
+"""Real agents, unmodified, at work with the daemon: they do a task, resume it, are interrupted.
+
+Each runs in a process of its own, as the README says, against a daemon whose model follows a
+script. `pytest -m clients` runs all of them, `-m clients_ci` those that CI has the time for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.agents import AGENTS, Agent
+from tests.clients.desk import Desk
+from tests.clients.observed import ObservedDaemon, conversation, observed, overread, refused
+from tests.clients.script import Scripts, Step
+from tests.clients.tiny_folder import write_folder
+
+FIRST_LINES = "".join(f"line {number} of the first file: {number * 37}\n" for number in range(60))
+SECOND_LINES = "".join(f"the second file says {number}\n" for number in range(40))
+FINAL_WORDS = "The file is there, and this is all that there is to say about it. " * 8
+
+
+def marked(agent: Agent) -> object:
+    marks = [pytest.mark.clients, *([pytest.mark.clients_ci] if agent.is_in_ci else [])]
+    return pytest.param(agent, id=agent.name, marks=marks)
+
+
+pytestmark = pytest.mark.parametrize("agent", [marked(agent) for agent in AGENTS])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("model") / "tiny")
+
+
+class Scene:
+    """An agent, a daemon, and the files that the script has the agent write."""
+
+    def __init__(self, agent: Agent, desk: Desk, daemon: ObservedDaemon) -> None:
+        self.agent = agent
+        self.desk = desk
+        self.daemon = daemon
+
+    @property
+    def first(self) -> Path:
+        return self.desk.project / "first.txt"
+
+    @property
+    def second(self) -> Path:
+        return self.desk.project / "second.txt"
+
+
+@pytest.fixture
+def scene(agent: Agent, model: Path, tmp_path: Path) -> Iterator[Scene]:
+    folder = tmp_path / "agent"
+    with observed(model, tmp_path / "daemon", scripts(agent, folder / "project")) as daemon:
+        yield Scene(agent, Desk(agent, folder, daemon.port), daemon)
+
+
+def scripts(agent: Agent, project: Path) -> Scripts:
+    first = agent.write(project / "first.txt", FIRST_LINES)
+    second = agent.write(project / "second.txt", SECOND_LINES)
+    found = {
+        "begin": [
+            Step("I write the file now.", [first], think="The user wants a file. " * 10),
+            Step(FINAL_WORDS),
+        ],
+        "go-on": [Step("", [second]), Step(FINAL_WORDS)],
+        "ramble": [Step("I go on and on about it. " * 200, token_seconds=0.03)],
+    }
+    if agent.delegate is not None:
+        helper = agent.delegate("[script:begin] Write the first file, please.")
+        found["delegate"] = [Step("A helper does it.", [helper]), Step(FINAL_WORDS)]
+    return found
+
+
+def test_an_agent_does_a_task_and_goes_on_in_a_new_process(scene: Scene) -> None:
+    scene.desk.run("[script:begin] Write the first file, please.")
+    assert scene.first.read_text() == FIRST_LINES
+    scene.desk.run("[script:go-on] Now write the second file, please.", is_resumed=True)
+    assert scene.second.read_text() == SECOND_LINES
+    exchanges = scene.daemon.exchanges()
+    assert not refused(exchanges)
+    requests = conversation(exchanges, "begin")
+    assert [each.path for each in requests] == [scene.agent.path] * 4
+    if scene.agent.loses_prefix_on_resume:
+        assert not overread(requests[:2])
+        assert not overread(requests[2:])
+    else:
+        assert not overread(requests)
+
+
+def test_an_agent_that_is_interrupted_goes_on(scene: Scene) -> None:
+    with scene.desk.running("[script:ramble] Tell me about it."):
+        scene.daemon.wait_until_it_says(tokens=40)
+    scene.daemon.wait_until_idle()
+    scene.desk.run("[script:go-on] Now write the second file, please.", is_resumed=True)
+    assert scene.second.read_text() == SECOND_LINES
+    exchanges = scene.daemon.exchanges()
+    assert not refused(exchanges)
+    requests = conversation(exchanges, "ramble")
+    assert [each.seen["phase"] for each in requests] == ["cancelled", "done", "done"]
+    assert not overread(requests[1:] if scene.agent.loses_prefix_on_resume else requests)
+
+
+def test_an_agent_has_a_helper_do_its_task(scene: Scene) -> None:
+    if scene.agent.delegate is None:
+        pytest.skip("it has no sub-agents")
+    scene.desk.run("[script:delegate] Have a helper write the first file, please.")
+    assert scene.first.read_text() == FIRST_LINES
+    exchanges = scene.daemon.exchanges()
+    assert not refused(exchanges)
+    assert not overread(conversation(exchanges, "delegate"))
+    assert not overread(conversation(exchanges, "begin"))
