@@ -1,24 +1,25 @@
 """What both of OpenAI's completion formats share: sampling, limits, errors, usage, frames.
 
 Fields that would change the answer but are not supported are refused by name; fields that change
-nothing here (`user`, `store`, `service_tier`, …) are ignored. Pure.
+nothing here (`user`, `store`, `service_tier`, …) are ignored, which a header tells. Pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from daemon.api.json_body import Body, refuse
+from daemon.api.json_body import Body, RequestBody, refuse
 from daemon.api.session_key import session_in_metadata
 from daemon.chat import EndReason, Envelope, SamplingWishes
 from daemon.errors import DaemonError
 from daemon.generation import Usage
 
 MAX_STOP_STRINGS = 32
+LEAST_LOGPROB = -9999.0
 DONE = b"data: [DONE]\n\n"
 FINISH_REASONS = {
     EndReason.STOP: "stop",
@@ -37,7 +38,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class CommonFields(Body):
+class CommonFields(RequestBody):
     """Fields with the same meaning in a chat and in a plain completion."""
 
     model: str | None = None
@@ -59,7 +60,7 @@ class CommonFields(Body):
     prompt_cache_key: str | None = None
     metadata: Any = None
 
-    def sampling(self) -> SamplingWishes:
+    def sampling(self, alternatives: int | None = None) -> SamplingWishes:
         return SamplingWishes(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -70,6 +71,7 @@ class CommonFields(Body):
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
             logit_bias=tuple(_bias(key, bias) for key, bias in (self.logit_bias or {}).items()),
+            alternatives=alternatives,
         )
 
     def stop_strings(self) -> tuple[str, ...]:
@@ -124,6 +126,16 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt + usage.generated,
         "prompt_tokens_details": {"cached_tokens": usage.reused},
     }
+
+
+def finite(logprob: float) -> float:
+    """JSON has no word for minus infinity; OpenAI's is this."""
+    return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
+
+
+def warning_fields(warnings: Sequence[str]) -> dict[str, Any]:
+    """What a client's author should know; nothing at all where there is nothing."""
+    return {"warnings": list(warnings)} if warnings else {}
 
 
 def envelope_fields(kind: str, envelope: Envelope) -> dict[str, Any]:

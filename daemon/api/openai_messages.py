@@ -1,15 +1,18 @@
-"""OpenAI's chat messages and tools to ours. Pure.
+"""OpenAI's chat messages to ours. Pure.
 
 Messages keep their order and their place, so that a longer history renders to a longer prompt.
-`developer` is another name for `system`; content is a string, null, or a list of text parts.
+`developer` is another name for `system`; content is a string, null, or a list of parts: where one
+is an image or a file, the prompt says that it is not shown.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from daemon.api.free_text import INPUT
 from daemon.api.json_body import Body, Path, refuse
-from daemon.chat import Message, Part, TextPart, ToolCall, ToolSpec
+from daemon.api.rules import not_shown
+from daemon.chat import Message, Part, TextPart, ToolCall
 
 ROLES = {
     "system": "system",
@@ -20,20 +23,32 @@ ROLES = {
     "function": "tool",
 }
 
+NOT_SHOWN = {"image_url": "image", "image": "image", "file": "document"}
+"""Parts that a model of text cannot read, and the words for them."""
 
-class FunctionFields(Body):
-    """A call's function, or a tool's."""
 
+class CalledFunction(Body):
     name: str
     arguments: Any = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+
+
+class CalledCustom(Body):
+    """A call whose tool takes one text."""
+
+    name: str
+    input: str = ""
 
 
 class CallFields(Body):
     id: str | None = None
     type: str | None = None
-    function: FunctionFields | None = None
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
+
+    def call(self, path: Path) -> ToolCall:
+        if self.custom is not None:
+            return ToolCall(self.id or "", self.custom.name, {INPUT: self.custom.input})
+        return _call(self.id, self.function, path)
 
 
 class MessageFields(Body):
@@ -43,7 +58,7 @@ class MessageFields(Body):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[CallFields] | None = None
-    function_call: FunctionFields | None = None
+    function_call: CalledFunction | None = None
     tool_call_id: str | None = None
 
     def message(self, path: Path) -> Message:
@@ -60,33 +75,12 @@ class MessageFields(Body):
 
     def _calls(self, path: Path) -> tuple[ToolCall, ...]:
         calls = [
-            _call(call.id, call.function, (*path, "tool_calls", index))
+            call.call((*path, "tool_calls", index))
             for index, call in enumerate(self.tool_calls or ())
         ]
         if self.function_call is not None:
             calls.append(_call(None, self.function_call, (*path, "function_call")))
         return tuple(calls)
-
-
-class ToolFields(Body):
-    """A tool: its function nested, or flat beside `type`."""
-
-    type: str | None = None
-    function: FunctionFields | None = None
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-    def spec(self, path: Path) -> ToolSpec | None:
-        """None for a kind of tool that only a vendor's server can run: no model calls it here."""
-        if self.type not in (None, "function"):
-            return None
-        if self.function is not None:
-            nested = self.function
-            return ToolSpec(nested.name, nested.description, nested.parameters)
-        if self.name is None:
-            raise refuse((*path, "function"), "is required.")
-        return ToolSpec(self.name, self.description, self.parameters)
 
 
 def content_parts(content: Any, path: Path) -> tuple[Part, ...]:
@@ -106,6 +100,8 @@ def _part(part: Any, path: Path) -> Part:
     if not isinstance(part, dict):
         raise refuse(path, "has to be an object or a string.")
     kind = part.get("type")
+    if isinstance(kind, str) and kind in NOT_SHOWN:
+        return TextPart(not_shown(NOT_SHOWN[kind]))
     if kind not in ("text", "refusal"):
         shown = f"of type {kind[:40]!r}" if isinstance(kind, str) else "without a type"
         raise refuse(path, f"is a part {shown}, but only text is supported.", "unsupported_content")
@@ -115,7 +111,7 @@ def _part(part: Any, path: Path) -> Part:
     return TextPart(text)
 
 
-def _call(call_id: str | None, function: FunctionFields | None, path: Path) -> ToolCall:
+def _call(call_id: str | None, function: CalledFunction | None, path: Path) -> ToolCall:
     if function is None:
         raise refuse((*path, "function"), "is required.")
     arguments = "" if function.arguments is None else function.arguments

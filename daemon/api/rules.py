@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from daemon.api.json_body import refuse
+from daemon.api.json_body import Path, refuse
 from daemon.chat import CallRule, ChatRequest, SamplingWishes
 from daemon.errors import ContextOverflow, NotFound
-from mlx_backend.messages import CallableTool, Constraint, ModelInfo, Sampling
+from mlx_backend.messages import CallableTool, Constraint, Effort, ModelInfo, Sampling
 
 DEFAULT_SAMPLING = Sampling(temperature=1.0)
 """Where request and model are silent: the API's own documented defaults."""
@@ -22,6 +22,8 @@ VENDOR_NAME = re.compile(
 )
 """Ids that agents have built in, for helper calls too: the loaded model answers for them."""
 
+EFFORT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
+
 SEED_BITS = 63
 
 BANNED = -100.0
@@ -31,6 +33,18 @@ BANNED = -100.0
 def not_shown(kind: str) -> str:
     """What stands in a prompt for a part that is no text, as an image or a document."""
     return f"[{kind}: not shown, this model reads text only]"
+
+
+def effort_of(path: Path, level: str | None, enabled: bool | None = None) -> Effort:
+    """How much thinking is wanted; `level` also knows "none", whatever its field is called."""
+    if level is None:
+        return Effort(enabled)
+    if level == "none":
+        return Effort(thinking=False)
+    if level not in EFFORT_LEVELS:
+        raise refuse(path, f"has to be none or one of {', '.join(EFFORT_LEVELS)}.")
+    wants = True if level != "minimal" else None
+    return Effort(wants if enabled is None else enabled, level)
 
 
 def model_names(info: ModelInfo) -> tuple[str, ...]:

@@ -85,15 +85,18 @@ def test_reasoning_and_tool_results_keep_their_own_fields() -> None:
 def test_tools_reach_the_template_nested_with_their_keys_in_order() -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     function = {"name": "ls", "description": "list", "parameters": schema}
+    other = {**function, "name": "dir"}
     tools = [
         {"type": "function", "function": function},
-        {"type": "function", **function},
+        {"type": "function", **other},
         {"type": "web_search"},
+        {"type": "function", "function": {"name": "ls"}},
     ]
     prompt = parsed(tools=tools, tool_choice="auto").prompt
     assert isinstance(prompt, Conversation)
     seen = [tool.for_template() for tool in prompt.tools]
-    assert json.dumps(seen) == json.dumps([{"type": "function", "function": function}] * 2)
+    expected = [{"type": "function", "function": each} for each in (function, other)]
+    assert json.dumps(seen) == json.dumps(expected)
 
 
 def test_template_options_are_passed_on() -> None:
@@ -104,7 +107,8 @@ def test_template_options_are_passed_on() -> None:
 
 def test_a_silent_request_has_no_wishes() -> None:
     request = parsed(some_unknown_field={"deep": [1]}, user="me", store=False)
-    assert request == ChatRequest(prompt=request.prompt)
+    ignored = ("some_unknown_field", "user", "store")
+    assert request == ChatRequest(prompt=request.prompt, ignored=ignored)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,8 @@ def test_stop_is_a_string_or_a_list_and_empty_ones_stop_nothing(
     assert parsed(stop=stop).stop == strings
 
 
-IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+LS = {"type": "function", "function": {"name": "ls"}}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         (
-            {"messages": [USER, USER, {"role": "user", "content": ["x", IMAGE]}]},
+            {"messages": [USER, USER, {"role": "user", "content": ["x", AUDIO]}]},
             "messages[2].content[1]",
         ),
         (
@@ -177,14 +182,27 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         ({"stream_options": 5}, "stream_options"),
         ({"n": 0}, "n"),
         ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": "all"}, "logprobs"),
         ({"top_logprobs": 5}, "top_logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": {}}]}]}, "messages[0].content[0]"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "x"}}, "audio"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
-        ({"functions": [{"name": "x"}]}, "functions"),
+        ({"tools": [LS], "tool_choice": "sometimes"}, "tool_choice"),
+        ({"tools": [LS], "tool_choice": 5}, "tool_choice"),
+        ({"tools": [LS], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tools": [LS], "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
+        ({"functions": [{"name": "x"}], "function_call": "required-ish"}, "function_call"),
+        ({"reasoning_effort": "wild"}, "reasoning_effort"),
+        ({"reasoning": {"effort": "wild"}}, "reasoning.effort"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
     ],
@@ -205,7 +223,9 @@ def test_what_cannot_be_done_is_refused_by_its_field(
         {"top_logprobs": None},
         {"response_format": {"type": "text"}},
         {"modalities": ["text"]},
-        {"tool_choice": "none"},
+        {"tool_choice": "auto"},
+        {"logprobs": None, "top_logprobs": 0},
+        {"parallel_tool_calls": True},
         {"functions": []},
         {"stream_options": None},
     ],

@@ -11,9 +11,13 @@ from daemon.chat import (
     Ended,
     EndReason,
     Envelope,
+    FillIn,
     Opening,
     PlainText,
     RawTokens,
+    Score,
+    Scored,
+    ScoredText,
     TextBlock,
     TextDelta,
 )
@@ -59,11 +63,13 @@ def test_a_prompt_is_one_text_or_one_list_of_ids(prompt: object, source: object)
         ({"prompt": [1, True]}, "prompt[1]"),
         ({"prompt": [1, -1]}, "prompt[1]"),
         ({"prompt": [1, 2**40]}, "prompt[1]"),
-        ({"suffix": "}"}, "suffix"),
+        ({"prompt": [1, 2], "suffix": "}"}, "suffix"),
         ({"echo": True}, "echo"),
         ({"best_of": 2}, "best_of"),
         ({"n": 2}, "n"),
-        ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": 6}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": "all"}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
     ],
 )
@@ -75,9 +81,36 @@ def test_what_cannot_be_done_is_refused_by_its_field(
     assert caught.value.field == at_fault
 
 
-@pytest.mark.parametrize("fields", [{"suffix": None}, {"suffix": ""}, {"echo": False}, {"n": 1}])
+@pytest.mark.parametrize(
+    "fields", [{"suffix": None}, {"suffix": ""}, {"echo": False}, {"logprobs": False}]
+)
 def test_what_asks_for_the_usual_is_accepted(fields: dict[str, object]) -> None:
     assert parsed(**fields) == parsed()
+
+
+def test_with_a_suffix_it_asks_for_what_stands_between() -> None:
+    assert parsed(prompt="def f(", suffix="return x").prompt == FillIn("def f(", "return x")
+
+
+@pytest.mark.parametrize("alternatives", [0, 5])
+def test_scores_are_told_in_the_older_shape_and_none_is_lost(alternatives: int) -> None:
+    request = parsed(logprobs=alternatives)
+    assert request.sampling.alternatives == alternatives
+    likely = (ScoredText(b"\xc3\xa9", -0.5), ScoredText(b"x", -2.0))[:alternatives]
+    first = Score(ScoredText(b"\xc3", -0.5), likely)
+    rest = (Score(ScoredText(b"\xa9", -1.0)), Score(ScoredText(b"x", -3.0)))
+    stream = COMPLETIONS.stream(ENVELOPE, request)
+    events = [Scored((first,)), Scored(rest[:1]), TextDelta("é"), Scored(rest[1:]), ENDED]
+    frames = b"".join(stream.encode(event) for event in events).decode().split("\n\n")
+    chunks = [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]
+    streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    completion = Completion(ENVELOPE, HELLO, ENDED, (first, *rest))
+    whole = json.loads(COMPLETIONS.reply(completion, request))["choices"][0]["logprobs"]
+    assert whole["tokens"] == ["\ufffd", "\ufffd", "x"]
+    assert whole["token_logprobs"] == [-0.5, -1.0, -3.0]
+    assert whole["text_offset"] == [0, 0, 1]
+    assert whole["top_logprobs"] == [{"é": -0.5, "x": -2.0} if alternatives else {}, {}, {}]
+    assert {name: [item for each in streamed for item in each[name]] for name in whole} == whole
 
 
 def test_a_stream_and_a_whole_answer_say_the_same() -> None:
