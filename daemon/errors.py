@@ -102,6 +102,14 @@ class UnsupportedMediaType(DaemonError):
     kind = "invalid_request_error"
 
 
+class UpgradeRefused(DaemonError):
+    """Only HTTP is spoken here."""
+
+    status = 426
+    kind = "invalid_request_error"
+    code = "upgrade_refused"
+
+
 class Overloaded(DaemonError):
     """The queue is full; always says when to come back."""
 

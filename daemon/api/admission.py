@@ -5,6 +5,7 @@ Everything that can be refused is refused here, before a token is read.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 
 from daemon.api.answer import Answer
@@ -47,7 +48,8 @@ class Admission:
             sampling = replace(sampling, grammar=grammar)
         generation = self._submit(request, prompt, sampling, model, incoming)
         number = incoming.request_id.removeprefix("req_")
-        envelope = Envelope(self._dialect.id_prefix + number, name, int(self._door.clock()))
+        answer_id = self._dialect.id_prefix + (_secret() if request.is_kept else number)
+        envelope = Envelope(answer_id, name, int(self._door.clock()))
         call_id = self._dialect.call_prefix + number
         answer = _answer(request, prompt, generation, model, call_id)
         return Exchange(request, envelope, answer, prompt, model.prompts)
@@ -78,6 +80,11 @@ class Admission:
                 family=family_key(incoming.headers),
             )
         )
+
+
+def _secret() -> str:
+    """Whoever knows the id of a kept answer can read it, and those of requests are shown to all."""
+    return secrets.token_hex(16)
 
 
 def _answer(

@@ -27,11 +27,15 @@ from daemon.api.endpoint import Endpoint
 from daemon.api.metrics import metrics_routes
 from daemon.api.openai_chat import OpenAIChat
 from daemon.api.openai_completions import OpenAICompletions
+from daemon.api.openai_responses import OpenAIResponses
 from daemon.api.requests_api import request_routes
+from daemon.api.response_store import ResponseStore
 from daemon.api.responses import error_response
+from daemon.api.responses_api import response_routes
 from daemon.api.security import LocalOnly
 from daemon.api.sessions_api import session_routes
 from daemon.api.token_count import CountingDialect, TokenCount
+from daemon.api.upgrades import NoWebSocket
 from daemon.errors import BadRequest, DaemonError, MethodNotAllowed, NotFound
 
 log = logging.getLogger(__name__)
@@ -52,8 +56,10 @@ def build_app(
 ) -> ASGIApp:
     """Without `authority` the routes that ask for the daemon's own token are closed."""
     admin = Admin(door.engine, identity)
+    kept = ResponseStore()
+    dialects = (*DIALECTS, OpenAIResponses(kept))
     routes = [
-        *(Route(each.path, Endpoint(each, door), methods=["POST"]) for each in DIALECTS),
+        *(Route(each.path, Endpoint(each, door), methods=["POST"]) for each in dialects),
         *(Route(each.path, TokenCount(each, door), methods=["POST"]) for each in COUNTING),
         Route("/v1/models", admin.models),
         Route("/v1/models/{model_id:path}", admin.model),
@@ -63,6 +69,7 @@ def build_app(
         *cache_routes(door.engine),
         *metrics_routes(door.engine),
         *request_routes(door.engine),
+        *response_routes(kept),
         Route("/", admin.root),
     ]
     routed = Starlette(
@@ -75,7 +82,7 @@ def build_app(
     )
     routed.router.redirect_slashes = False
     install(routed, authority)
-    return RequestIds(LocalOnly(routed, identity.port), new_id)
+    return RequestIds(LocalOnly(NoWebSocket(routed), identity.port), new_id)
 
 
 class RequestIds:
