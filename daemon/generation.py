@@ -44,12 +44,16 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """prompt = reused + read, once the prompt was read to its end; generated without a stop id."""
+    """prompt = reused + read, once the prompt was read to its end; generated without a stop id.
+
+    `thought` of the generated ones were reasoning, give or take the marks around it.
+    """
 
     prompt: int
     reused: int = 0
     read: int = 0
     generated: int = 0
+    thought: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,4 +103,5 @@ def _answer(
         call_id,
         has_one_call=not request.tool_choice.may_repeat,
         text_of=model.token_bytes,
+        is_thinking=prompt.begins_in_thought,
     )

@@ -52,7 +52,8 @@ class Answer:
     """One generation's answer, for one consumer. Usage is the same whichever way it is read.
 
     `call_id` is what the ids of its calls begin with; with `has_one_call` it ends behind its first.
-    `text_of` is what a token says, for scores. `sampled` are the ids it consists of.
+    `text_of` is what a token says, for scores. `sampled` are the ids it consists of, `thought` of
+    them those that are reasoning.
     """
 
     generation: Generation
@@ -64,6 +65,8 @@ class Answer:
     reused: int = 0
     sampled: list[int] = field(default_factory=list)
     whole_calls: int = 0
+    is_thinking: bool = False
+    thought: int = 0
 
     @property
     def opening(self) -> Opening:
@@ -98,6 +101,7 @@ class Answer:
             if score is not None:
                 yield Scored((self._score(score),))
             yield from self._events(self.output.push((token,)))
+            self.thought += self.is_thinking
 
     def _score(self, score: TokenScore) -> Score:
         alternatives = (ScoredText(self.text_of(token), log) for token, log in score.alternatives)
@@ -107,10 +111,13 @@ class Answer:
         for piece in pieces:
             match piece:
                 case TextPiece(text):
+                    self.is_thinking = False
                     yield TextDelta(text)
                 case ThoughtPiece(text):
+                    self.is_thinking = True
                     yield ThoughtDelta(text)
                 case CallStarted(index, name):
+                    self.is_thinking = False
                     yield CallBegun(index, f"{self.call_id}{index}", name)
                 case CallArguments(index, json):
                     yield CallDelta(index, json)
@@ -141,7 +148,8 @@ class Answer:
 
     def _ended(self, reason: EndReason, stop: str | None = None) -> Ended:
         read = self.prompt - self.reused
-        return Ended(reason, Usage(self.prompt, self.reused, read, len(self.sampled)), stop)
+        usage = Usage(self.prompt, self.reused, read, len(self.sampled), self.thought)
+        return Ended(reason, usage, stop)
 
 
 class Collector:

@@ -103,7 +103,7 @@ def usage_fields(usage: Usage) -> Fields:
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.reused, "cache_write_tokens": 0},
         "output_tokens": usage.generated,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.thought},
         "total_tokens": usage.prompt + usage.generated,
     }
 
