@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mlx_backend.output.call_format import CallFormat, Spelling
+from mlx_backend.output.tagged_formats import TAGGED_FORMATS
 
-CALL_FORMATS: tuple[type[CallFormat], ...] = ()
+CALL_FORMATS: tuple[type[CallFormat], ...] = (*TAGGED_FORMATS,)
 """In the order in which they are asked: the more unmistakable first."""
 
 

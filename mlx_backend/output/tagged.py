@@ -1,0 +1,168 @@
+"""Calls written as tags, with each argument's text raw between two of them.
+
+The families differ in how their tags look (`Tags`), not in how they are read. Since values are
+not escaped, a closing tag ends one only where what follows is markup too: another argument that
+the call does not have yet, or the end of the call and of its block.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlx_backend.output.argument_types import Types
+from mlx_backend.output.argument_writer import ArgumentWriter
+from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
+from mlx_backend.output.chains import SPACE, Chain, Followed, follow, read_one_of
+from mlx_backend.output.tape import OutputEnded, Reading, Search, Tape
+
+_NAME = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """How a family's tags look, as on the tape.
+
+    call: before the arguments; from its one name `name_of` takes the tool's.
+    argument: before a value; from its names `key_of` takes the key.
+    value_end, call_end, block_end: closing tags; without a `call_end` the block has one call and
+    ends with it, without a `block_end` the call is not in a block.
+    is_framed: a newline stands at both sides of a value and is no part of it.
+    """
+
+    call: Chain
+    argument: Chain
+    value_end: str
+    call_end: str = ""
+    block_end: str = ""
+    is_framed: bool = False
+
+
+def plain_name(attributes: str) -> str:
+    """A name with or without quotes, whatever comes behind it."""
+    match = _NAME.match(attributes)
+    return next((name for name in match.groups() if name is not None), "") if match else ""
+
+
+class TaggedFormat(CallFormat):
+    """A family that writes so. Subclasses say how their tags look."""
+
+    def __init__(self, spelled: Spelling) -> None:
+        super().__init__(spelled)
+        self.tags = tags = self.tags_for(spelled)
+        self._next_call: Chain = (SPACE, *tags.call)
+        self._next_argument: Chain = (SPACE, *tags.argument)
+        self._call_end: Chain = (SPACE, tags.call_end or tags.block_end)
+        self._value_ends = self._find_value_ends(tags)
+        self._value_search = Search(self._value_ends)
+
+    @abstractmethod
+    def tags_for(self, spelled: Spelling) -> Tags: ...
+
+    def name_of(self, attributes: str) -> str:
+        return plain_name(attributes)
+
+    def key_of(self, attributes: Sequence[str]) -> tuple[str, Types | None]:
+        """An argument's key, and its type where the tag says one."""
+        return plain_name(attributes[0]), None
+
+    def read(self, tape: Tape, calls: Calls) -> Reading[None]:
+        opening = next(mark for mark in self.openings if tape.text.startswith(mark, tape.at))
+        tape.take(len(opening))
+        yield from self._read_call(tape, calls)
+        while self.tags.call_end and self.tags.block_end:
+            found = yield from read_one_of(tape, ((SPACE, self.tags.block_end), self._next_call))
+            if found is None or found.chain is not self._next_call:
+                tape.at = tape.at if found is None else found.end
+                return
+            yield from self._read_call(tape, calls)
+
+    def _read_call(self, tape: Tape, calls: Calls) -> Reading[None]:
+        head = yield from read_one_of(tape, (self._next_call,))
+        if head is None:
+            raise NotACall("What was begun as a call names no tool.")
+        tape.at = head.end
+        found = yield from self._read_next(tape)
+        writer = ArgumentWriter(calls, calls.start(self.name_of(head.names[0])))
+        while found.chain is self._next_argument:
+            writer.begin(*self.key_of(found.names))
+            yield from self._read_value(tape, writer)
+            writer.end()
+            try:
+                found = yield from self._read_next(tape)
+            except OutputEnded:
+                if not self._may_be_call_end(tape):
+                    raise
+                break  # every value is whole: nothing is missing but closing tags
+        writer.finish()
+
+    def _read_next(self, tape: Tape) -> Reading[Followed]:
+        """Read on to the next argument's value, or past the call's end."""
+        found = yield from read_one_of(tape, (self._next_argument, self._call_end))
+        if found is None:
+            raise NotACall("Something else stands in a call where an argument or its end should.")
+        tape.at = found.end
+        return found
+
+    def _may_be_call_end(self, tape: Tape) -> bool:
+        return follow(tape.text, tape.at, self._call_end) is not None
+
+    def _read_value(self, tape: Tape, writer: ArgumentWriter) -> Reading[None]:
+        """Read a value up to and with its closing tag."""
+        if self.tags.is_framed:
+            yield from tape.read_if("\n")
+        while True:
+            text, mark = tape.take_before(self._value_search)
+            writer.push(text)
+            if mark is None:
+                yield from tape.more()
+                continue
+            end = self._value_ends[mark]
+            if (yield from self._stands_here(tape, end, writer)):
+                tape.take(end.length)
+                return
+            writer.push(tape.take(len(mark)))
+
+    def _stands_here(self, tape: Tape, end: _ValueEnd, writer: ArgumentWriter) -> Reading[bool]:
+        try:
+            found = yield from read_one_of(tape, end.continuations)
+        except OutputEnded:
+            return True
+        return found is not None and not (
+            found.names and self.key_of(found.names)[0] in writer.keys
+        )
+
+    def _find_value_ends(self, tags: Tags) -> dict[str, _ValueEnd]:
+        behind: list[Chain] = [self._next_argument, *self._whole_ends(tags)]
+        ends = {tags.value_end: _value_end(tags.value_end, behind)}
+        if tags.is_framed:
+            framed = "\n" + tags.value_end
+            ends[framed] = _value_end(framed, behind)
+        if tags.is_framed and tags.call_end:  # some models forget the last value's own tag
+            chains = [("\n", *chain[1:]) for chain in self._whole_ends(tags)]
+            ends["\n" + tags.call_end] = _ValueEnd(1, tuple(chains))
+        return ends
+
+    def _whole_ends(self, tags: Tags) -> list[Chain]:
+        """What ends a call and cannot be a value: the call's own tag, and what may follow it."""
+        if not tags.call_end or not tags.block_end:
+            return [self._call_end]
+        firsts = [link for link in tags.call[:1] if isinstance(link, str)]
+        return [
+            (*self._call_end, SPACE, mark) for mark in (tags.block_end, *firsts, *self.openings)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _ValueEnd:
+    """A tag that may end a value: with how many characters of it the value is over, and what has
+    to stand there from the tag on."""
+
+    length: int
+    continuations: tuple[Chain, ...]
+
+
+def _value_end(mark: str, behind: Sequence[Chain]) -> _ValueEnd:
+    return _ValueEnd(len(mark), tuple((mark, *chain) for chain in behind))
