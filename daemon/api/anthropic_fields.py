@@ -89,6 +89,11 @@ class OutputFields(Body):
     effort: Any = None
     format: FormatFields | None = None
 
+    @property
+    def level(self) -> str | None:
+        """The effort, if it is one that is known."""
+        return self.effort if isinstance(self.effort, str) and self.effort in LEVELS else None
+
 
 class MessagesFields(RequestBody):
     """`seed`, `session_id` and `chat_template_kwargs` are this daemon's own."""
@@ -164,8 +169,8 @@ class MessagesFields(RequestBody):
 
     def _effort(self) -> Effort:
         wanted = None if self.thinking is None else THINKING[self.thinking.type]
-        level = self.output_config.effort if self.output_config else None
-        if level in LEVELS:
+        level = self.output_config.level if self.output_config else None
+        if level is not None:
             return Effort(wanted, level)
         budget = self.thinking.budget_tokens if self.thinking and wanted else None
         return Effort(wanted, None if budget is None else _budget_level(budget))
@@ -178,7 +183,8 @@ class MessagesFields(RequestBody):
         """Those inside of fields that are read."""
         if self.thinking is not None and self.thinking.display is not None:
             yield "thinking.display"
-        if self.output_config and self.output_config.effort not in (None, *LEVELS):
+        output = self.output_config
+        if output is not None and output.effort is not None and output.level is None:
             yield "output_config.effort"
         for index, tool in enumerate(self.tools or ()):
             if tool.runs_elsewhere:
