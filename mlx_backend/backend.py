@@ -12,11 +12,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_backend.batching import Decoder, LiveRow
+from mlx_backend.batching import Decoder
 from mlx_backend.errors import StepFailed
 from mlx_backend.interface import Counters, Sampled, Snapshot
 from mlx_backend.interface import Row as AnyRow
 from mlx_backend.layers import CacheLayout
+from mlx_backend.live_row import LiveRow
 from mlx_backend.memory import (
     DeviceLimits,
     apply_limits,

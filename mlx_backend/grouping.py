@@ -2,7 +2,8 @@
 
 A batch reads the weights once for all of its rows, and pads every row to the longest. Rows share a
 batch where the padding's KV bytes per step are less than the weights' bytes per step; else reading
-the weights once more is cheaper.
+the weights once more is cheaper. Rows that wait for a mask before each draw share with their own
+kind only, so that no other row waits with them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ class BatchShape:
 
     `lengths` are the tokens of the rows that stay; `has_left`: others have left since it was built.
     Its buffers hold `held` tokens, all rows, padding and room together, and have room for `ahead`
-    more in each row.
+    more in each row. `is_constrained`: its rows have grammars.
     """
 
     lengths: tuple[int, ...]
     has_left: bool = False
     held: int = 0
     ahead: int = 0
+    is_constrained: bool = False
 
 
 def padding_tokens(lengths: Sequence[int]) -> int:
@@ -75,11 +77,12 @@ def _companions(
     weight_bytes: int,
     spare_bytes: int | None,
 ) -> list[int]:
-    """`base` and all that may share with it."""
+    """`base` and all that may share with it, which are of its own kind."""
     chosen = [base]
     lengths = list(batches[base].lengths)
     longest = max(lengths)
-    others = [i for i in range(len(batches)) if i != base]
+    kind = batches[base].is_constrained
+    others = [i for i, b in enumerate(batches) if i != base and b.is_constrained == kind]
     for other in sorted(others, key=lambda i: abs(max(batches[i].lengths) - longest)):
         together = [*lengths, *batches[other].lengths]
         growth = growth_tokens([batches[i] for i in (*chosen, other)]) * token_bytes

@@ -17,8 +17,8 @@ import numpy as np
 from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.prefix_cache.checkpoints import EntryKind
 from mlx_backend.backend import MlxBackend
-from mlx_backend.batching import LiveRow
 from mlx_backend.interface import Sampled
+from mlx_backend.live_row import LiveRow
 from mlx_backend.messages import CacheKind, Sampling, TokenIds
 from mlx_backend.rows import check_state
 from tests.mlx_backend.tiny_rows import tiny_layout, tiny_model

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from mlx_backend.backend import MlxBackend
-from mlx_backend.batching import LiveRow
 from mlx_backend.grouping import (
     BatchShape,
     growth_tokens,
@@ -21,6 +20,7 @@ from mlx_backend.grouping import (
     padding_tokens,
 )
 from mlx_backend.layers import classify
+from mlx_backend.live_row import LiveRow
 from mlx_backend.merging import can_merge, pads_harmlessly
 from mlx_backend.messages import Sampling, TokenIds
 from mlx_backend.tiny_models import KINDS, build

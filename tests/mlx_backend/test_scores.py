@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mlx_backend.backend import MlxBackend
-from mlx_backend.batching import LiveRow
 from mlx_backend.interface import Sampled, Snapshot
+from mlx_backend.live_row import LiveRow
 from mlx_backend.messages import Sampling, TokenIds, TokenScore
 from mlx_backend.scores import LOWEST, BatchScorer
 from tests.mlx_backend.conversations import ListeningModel
