@@ -37,6 +37,7 @@ from daemon.chat import (
     ThoughtDelta,
 )
 from daemon.errors import ContextOverflow, DaemonError
+from daemon.generation import Usage
 
 STOP_REASONS = {
     EndReason.STOP: "end_turn",
@@ -75,7 +76,7 @@ class MessageStream:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _usage_fields(opening.prompt, opening.reused, 0),
+            "usage": _prompt_fields(opening.prompt, opening.reused),
         }
         return _frame("message_start", {"message": message})
 
@@ -138,11 +139,7 @@ class MessageStream:
         return _frame(event, {"index": self._index, **fields})
 
     def _end(self, ended: Ended) -> bytes:
-        usage = ended.usage
-        told = {
-            "delta": _stop_fields(ended),
-            "usage": _usage_fields(usage.prompt, usage.reused, usage.generated),
-        }
+        told = {"delta": _stop_fields(ended), "usage": _usage_fields(ended.usage)}
         return self._ended_block() + _frame("message_delta", told) + _frame("message_stop")
 
 
@@ -159,13 +156,12 @@ class AnthropicMessages:
         return fields.request()
 
     def reply(self, completion: Completion, request: ChatRequest) -> bytes:
-        usage = completion.ended.usage
         return dump(
             {
                 **_message_fields(completion.envelope),
                 "content": [_block_fields(block) for block in completion.blocks],
                 **_stop_fields(completion.ended),
-                "usage": _usage_fields(usage.prompt, usage.reused, usage.generated),
+                "usage": _usage_fields(completion.ended.usage),
             }
         )
 
@@ -220,12 +216,20 @@ def _stop_fields(ended: Ended) -> dict[str, Any]:
     return {"stop_reason": STOP_REASONS[ended.reason], "stop_sequence": ended.stop}
 
 
-def _usage_fields(prompt: int, reused: int, generated: int) -> dict[str, int]:
+def _prompt_fields(prompt: int, reused: int) -> dict[str, Any]:
     return {
         "input_tokens": prompt - reused,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": reused,
-        "output_tokens": generated,
+        "output_tokens": 0,
+    }
+
+
+def _usage_fields(usage: Usage) -> dict[str, Any]:
+    return {
+        **_prompt_fields(usage.prompt, usage.reused),
+        "output_tokens": usage.generated,
+        "output_tokens_details": {"thinking_tokens": usage.thought},
     }
 
 

@@ -52,7 +52,7 @@ MESSAGES = AnthropicMessages()
 ENVELOPE = Envelope("msg_1", "some-model", 1_700_000_000)
 REQUEST = ChatRequest(PlainText(""))
 OPENING = Opening(100, 60)
-USAGE = Usage(prompt=100, reused=60, read=40, generated=7)
+USAGE = Usage(prompt=100, reused=60, read=40, generated=7, thought=3)
 STOP = Ended(EndReason.STOP, USAGE)
 
 
@@ -114,6 +114,7 @@ def test_a_stream_tells_each_block_once_and_the_end_with_the_true_numbers() -> N
     signed = [event["delta"]["type"] for event in told if event["type"] == "content_block_delta"]
     assert signed[:2] == ["thinking_delta", "signature_delta"]
     assert told[-2]["usage"]["output_tokens"] == 7
+    assert told[-2]["usage"]["output_tokens_details"] == {"thinking_tokens": 3}
     assert told[0]["message"]["usage"]["output_tokens"] == 0
 
 
