@@ -13,18 +13,23 @@ from daemon.errors import DaemonError
 from daemon.status import ReadReason
 from mlx_backend.messages import Prompt, Sampling, TokenScore
 
+DEFAULT_SAMPLING = Sampling(temperature=1.0)
+"""Where request and model are silent: the APIs' own documented defaults."""
+
 
 class FinishReason(StrEnum):
     """Why a generation ended well. A stop *string* is found by the caller, who then finishes it."""
 
     STOP = "stop"  # one of the model's stop ids was sampled, or the caller had all it wanted
     LENGTH = "length"  # max_tokens or the context's end was reached
+    REPETITION = "repetition"  # it had begun to say the same for ever
     CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt to continue. `max_tokens` ≥ 1 and prompt + max_tokens ≤ context size + 1.
+    """One prompt to continue. `max_tokens` ≥ 1 and prompt + max_tokens ≤ context size + 1;
+    `is_limited`: they are the client's own limit, not just what fits.
 
     `session` is a label and a hint for retention; token ids alone decide what is reused. Without
     it the request opens a session of its own. `family` is what related sessions have in common.
@@ -36,6 +41,7 @@ class GenerationRequest:
     sampling: Sampling = field(default_factory=Sampling)
     session: str | None = None
     family: str | None = None
+    is_limited: bool = True
 
     @property
     def is_anonymous(self) -> bool:

@@ -31,6 +31,7 @@ from daemon.planning import Planning
 from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.prefix_cache.policies import ByOptions, CheckpointPolicy
 from daemon.records import Records
+from daemon.repetition import is_endless
 from daemon.rows import Rows
 from daemon.scheduler import age, chunk_end, next_to_read
 from daemon.sessions import Sessions
@@ -265,6 +266,9 @@ class Inference:
         self._outbox.put(turn.generation, Generated((token,), scores))
         if turn.generated >= turn.request.max_tokens:
             self._complete(turn, FinishReason.LENGTH)
+        elif is_endless(turn.outputs, is_limited=turn.request.is_limited):
+            log.warning("request %s repeats itself without end: it is ended", turn.request.id)
+            self._complete(turn, FinishReason.REPETITION)
 
     def _complete(self, turn: Turn, reason: FinishReason) -> None:
         self._commits.end(turn)
@@ -280,7 +284,7 @@ class Inference:
         self.rows.close(turn)
         now = self._clock()
         self._planning.ended(turn, now, is_cancelled=phase is Phase.CANCELLED)
-        turn.end(phase, now)
+        turn.end(phase, now, event.reason if isinstance(event, Finished) else None)
         self.turns.remove(turn)
         self._records.close(turn)
         self._outbox.put(turn.generation, event)

@@ -14,8 +14,15 @@ from itertools import islice
 import numpy as np
 import psutil
 
+from daemon.generation import DEFAULT_SAMPLING
 from daemon.prefix_cache.explain import Departure
-from daemon.status import MemoryStatus, ModelStatus, RequestStatus, TotalsStatus
+from daemon.status import (
+    MemoryStatus,
+    ModelStatus,
+    RequestStatus,
+    SamplingStatus,
+    TotalsStatus,
+)
 from daemon.turns import Phase, Turn
 from mlx_backend.interface import Backend, Counters
 from mlx_backend.messages import ModelInfo, TokenIds
@@ -128,7 +135,7 @@ def _log(request: RequestStatus, session: str) -> None:
         "prompt %d = reused %d + read %d%s, generated %d, %s: %s",
         request.id,
         session,
-        request.phase,
+        f"{request.phase} ({request.finish})" if request.finish == "repetition" else request.phase,
         request.prompt,
         request.reused,
         request.read,
@@ -162,6 +169,7 @@ def request_status(turn: Turn, now: float) -> RequestStatus:
         error=turn.error,
         reason=turn.reason,
         arrived_at=turn.generation.arrived_at,
+        finish="" if turn.finish is None else turn.finish.value,
     )
 
 
@@ -178,6 +186,22 @@ def model_status(info: ModelInfo) -> ModelStatus:
         weight_bytes=info.weight_bytes,
         span_token_bytes=info.span_token_bytes,
         warnings=info.warnings,
+        sampling=sampling_status(info),
+    )
+
+
+def sampling_status(info: ModelInfo) -> SamplingStatus:
+    """What a silent request gets."""
+    sampling = info.default_sampling or DEFAULT_SAMPLING
+    return SamplingStatus(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        is_recommended=info.default_sampling is not None,
     )
 
 

@@ -12,6 +12,23 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingStatus:
+    """How tokens are drawn where a request is silent; `is_recommended` by the model's makers.
+
+    A `top_k` of 0 is all of them.
+    """
+
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    is_recommended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatus:
     """`state`: loading, ready, failed, closed. The rest is empty until the model is ready."""
 
@@ -26,6 +43,7 @@ class ModelStatus:
     span_token_bytes: int = 0
     warnings: tuple[str, ...] = ()
     error: str | None = None
+    sampling: SamplingStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +124,8 @@ class RequestStatus:
     failed.
 
     `why_read` says in a sentence why what was read had to be read, `reason` in detail.
-    `arrived_at` is a date in seconds of the Unix epoch.
+    `arrived_at` is a date in seconds of the Unix epoch. `finish` says how an answer ended: stop,
+    length, repetition (it said the same without end) or cancelled; "" if it has not, or failed.
     """
 
     id: str
@@ -123,6 +142,7 @@ class RequestStatus:
     error: str | None = None
     reason: ReadReason | None = None
     arrived_at: float = 0.0
+    finish: str = ""
 
 
 @dataclass(frozen=True, slots=True)

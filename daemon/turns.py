@@ -13,7 +13,7 @@ from enum import StrEnum
 import numpy as np
 
 from daemon.deliveries import Generation
-from daemon.generation import GenerationRequest, Usage
+from daemon.generation import FinishReason, GenerationRequest, Usage
 from daemon.prefix_cache.cache import Match
 from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.explain import Departure, cut_short, departure, read_reason
@@ -80,6 +80,7 @@ class Turn:
     started: float | None = None
     first_token: float | None = None
     ended: float | None = None
+    finish: FinishReason | None = None
 
     def __post_init__(self) -> None:
         self.epoch = self.session.epoch
@@ -90,9 +91,9 @@ class Turn:
         self.reason = read_reason(match, prompt, restore_failed=restore_failed)
         self.departure = departure(match, prompt)
 
-    def end(self, phase: Phase, now: float) -> None:
+    def end(self, phase: Phase, now: float, finish: FinishReason | None = None) -> None:
         """It has ended in that phase; the reason says no longer that all was read if it was not."""
-        self.phase, self.ended = phase, now
+        self.phase, self.ended, self.finish = phase, now, finish
         usage = self.usage
         to_read = usage.prompt - usage.reused
         if self.reason is not None and usage.read < to_read:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import monotonic, time
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from daemon import __version__
 from daemon.api.openai_fields import dump
 from daemon.api.responses import error_response, json_response, unavailable_fields
-from daemon.api.rules import is_loaded, unknown_model
+from daemon.api.rules import answering_name
 from daemon.engine import Engine
 from daemon.errors import ModelUnavailable
 from daemon.status import DaemonStatus
@@ -43,25 +44,32 @@ class Admin:
         self._identity = identity
 
     async def models(self, request: Request) -> Response:
-        listed = [self._model_fields(self._engine.model().info)]
-        return json_response(dump({"object": "list", "data": listed}))
+        """The list in both forms at once, OpenAI's and Anthropic's: they do not contradict."""
+        info = self._engine.model().info
+        listed = self._model_fields(info, info.name)
+        pages = {"has_more": False, "first_id": info.name, "last_id": info.name}
+        return json_response(dump({"object": "list", "data": [listed], **pages}))
 
     async def model(self, request: Request) -> Response:
         info = self._engine.model().info
-        asked = request.path_params["model_id"]
-        if not is_loaded(asked, info):
-            raise unknown_model(asked, info)
-        return json_response(dump(self._model_fields(info)))
+        name = answering_name(request.path_params["model_id"], info)
+        return json_response(dump(self._model_fields(info, name)))
 
-    def _model_fields(self, info: ModelInfo) -> dict[str, Any]:
-        """The context's size goes by two names: clients look for either."""
+    def _model_fields(self, info: ModelInfo, name: str) -> dict[str, Any]:
+        """The context's size goes by several names: clients look for any of them."""
+        created = datetime.fromtimestamp(self._identity.created, UTC)
         return {
-            "id": info.name,
+            "id": name,
             "object": "model",
+            "type": "model",
+            "display_name": info.name,
             "created": self._identity.created,
+            "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lifecycle": "active",
             "owned_by": "mlxd",
             "context_length": info.context_size,
             "max_model_len": info.context_size,
+            "max_input_tokens": info.context_size,
         }
 
     async def health(self, request: Request) -> Response:

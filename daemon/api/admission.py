@@ -78,6 +78,7 @@ class Admission:
                 sampling,
                 session=session_key(request, incoming.headers),
                 family=family_key(incoming.headers),
+                is_limited=request.max_tokens is not None,
             )
         )
 

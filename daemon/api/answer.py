@@ -136,12 +136,15 @@ class Answer:
     def _last_events(self, reason: FinishReason) -> Iterator[Event]:
         if reason is FinishReason.CANCELLED:
             raise GenerationFailed("The request was cancelled.", code="cancelled")
-        is_cut = reason is FinishReason.LENGTH
+        is_cut = reason in (FinishReason.LENGTH, FinishReason.REPETITION)
         for event in self._events(self.output.finish(is_cut=is_cut)):
             yield event
             if isinstance(event, Ended):
                 return
-        if is_cut:
+        if reason is FinishReason.REPETITION:
+            yield Warned("The answer had begun to repeat itself without end, and was ended.")
+            yield self._ended(EndReason.REPETITION)
+        elif is_cut:
             yield self._ended(EndReason.LENGTH)
         else:
             yield self._ended(EndReason.CALLS if self.whole_calls else EndReason.STOP)

@@ -6,7 +6,7 @@ Every answer carries `x-request-id`, every error is JSON. Plain ASGI throughout.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from uuid import uuid4
 
@@ -36,6 +36,7 @@ from daemon.api.security import LocalOnly
 from daemon.api.sessions_api import session_routes
 from daemon.api.token_count import CountingDialect, TokenCount
 from daemon.api.upgrades import NoWebSocket
+from daemon.api.wording import error_body
 from daemon.errors import BadRequest, DaemonError, MethodNotAllowed, NotFound
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ def build_app(
         *request_routes(door.engine),
         *response_routes(kept),
         Route("/", admin.root),
+        Route("/api/hello", admin.root),
     ]
     routed = Starlette(
         routes=routes,
@@ -109,7 +111,7 @@ class RequestIds:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, DaemonError)
-    return error_response(error)
+    return _worded(error, request)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -117,14 +119,22 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 404:
-        return error_response(NotFound(f"There is no `{path}` here.", code="not_found"))
+        return _worded(NotFound(f"There is no `{path}` here.", code="not_found"), request)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"`{path}` takes {allowed}, not {request.method}."
-        return error_response(MethodNotAllowed(message), headers={"allow": allowed})
-    return error_response(BadRequest(str(error.detail)))
+        return _worded(MethodNotAllowed(message), request, {"allow": allowed})
+    return _worded(BadRequest(str(error.detail)), request)
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:
     """The server logs the exception itself once this has been answered."""
-    return error_response(DaemonError("Something went wrong inside the daemon; its log says what."))
+    words = "Something went wrong inside the daemon; its log says what."
+    return _worded(DaemonError(words), request)
+
+
+def _worded(
+    error: DaemonError, request: Request, headers: Mapping[str, str] | None = None
+) -> Response:
+    body = error_body(error, request.url.path, request.scope[REQUEST_ID])
+    return error_response(error, body, headers)

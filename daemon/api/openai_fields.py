@@ -125,6 +125,7 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.generated,
         "total_tokens": usage.prompt + usage.generated,
         "prompt_tokens_details": {"cached_tokens": usage.reused},
+        "completion_tokens_details": {"reasoning_tokens": usage.thought},
     }
 
 

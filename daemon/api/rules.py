@@ -11,10 +11,8 @@ from typing import Any
 from daemon.api.json_body import Path, refuse
 from daemon.chat import CallRule, ChatRequest, SamplingWishes
 from daemon.errors import ContextOverflow, NotFound
+from daemon.generation import DEFAULT_SAMPLING
 from mlx_backend.messages import CallableTool, Constraint, Effort, ModelInfo, Sampling
-
-DEFAULT_SAMPLING = Sampling(temperature=1.0)
-"""Where request and model are silent: the API's own documented defaults."""
 
 DEFAULT_MODEL_NAMES = frozenset({"", "default"})
 VENDOR_NAME = re.compile(

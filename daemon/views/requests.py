@@ -39,10 +39,11 @@ def requests_table(requests: Iterable[RequestStatus]) -> Iterable[RenderableType
 
 
 def progress(request: RequestStatus) -> str:
-    """The phase; while it reads, with how much of the prompt is there."""
+    """The phase; while it reads, with how much of the prompt is there. An answer that was ended
+    because it repeated itself is not just done."""
     if request.phase in ("reading", "parked"):
         return f"{request.phase} {share(request.reused + request.read, request.prompt)}"
-    return request.phase
+    return "repetition" if request.finish == "repetition" else request.phase
 
 
 def outcome(request: RequestStatus) -> str:

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from daemon.status import CacheStatus, DaemonStatus, EngineStatus, MemoryStatus, ModelStatus
+from daemon.status import (
+    CacheStatus,
+    DaemonStatus,
+    EngineStatus,
+    MemoryStatus,
+    ModelStatus,
+    SamplingStatus,
+)
 from daemon.views.requests import requests_table
 from daemon.views.sessions import sessions_table
 from daemon.views.tables import facts, section
@@ -56,10 +63,29 @@ def model_facts(model: ModelStatus) -> Iterator[tuple[str, str]]:
         yield "state", f"{model.cache_kind} ({classes})" if classes else model.cache_kind
     if model.context_size:
         yield "context", f"{count(model.context_size)} tokens, weights {size(model.weight_bytes)}"
+    if model.sampling is not None:
+        yield "sampling", sampling_words(model.sampling)
     for warning in model.warnings:
         yield "warning", plain(warning)
     if model.error:
         yield "error", plain(model.error)
+
+
+def sampling_words(sampling: SamplingStatus) -> str:
+    """What a request that says nothing gets; what does nothing is left out."""
+    said = [f"temperature {sampling.temperature:g}"]
+    for name, value, without in (
+        ("top-p", sampling.top_p, 1.0),
+        ("top-k", sampling.top_k, 0),
+        ("min-p", sampling.min_p, 0.0),
+        ("presence penalty", sampling.presence_penalty, 0.0),
+        ("frequency penalty", sampling.frequency_penalty, 0.0),
+        ("repetition penalty", sampling.repetition_penalty, 1.0),
+    ):
+        if value != without:
+            said.append(f"{name} {value:g}")
+    source = "as the model's makers recommend" if sampling.is_recommended else "the API's default"
+    return f"{', '.join(said)} where a request is silent: {source}"
 
 
 def memory_facts(memory: MemoryStatus) -> Iterator[tuple[str, str]]:

@@ -303,7 +303,8 @@ def test_a_stream_has_the_role_first_and_a_reason_and_one_done_last() -> None:
 
 
 def test_the_usage_chunk_comes_exactly_when_it_is_asked_for() -> None:
-    ended = Ended(EndReason.STOP, Usage(prompt=10, reused=4, read=6, generated=3))
+    usage = Usage(prompt=10, reused=4, read=6, generated=3, thought=2)
+    ended = Ended(EndReason.STOP, usage)
     asked = CHAT.stream(ENVELOPE, parsed(stream_options={"include_usage": True})).encode(ended)
     *others, last = objects(asked)
     assert last["choices"] == []
@@ -312,6 +313,7 @@ def test_the_usage_chunk_comes_exactly_when_it_is_asked_for() -> None:
         "completion_tokens": 3,
         "total_tokens": 13,
         "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
     }
     unasked = objects(CHAT.stream(ENVELOPE, parsed()).encode(ended))
     assert len(unasked) == len(others) == 1

@@ -1,11 +1,13 @@
 """What a person reads of a running daemon, at 80 columns and in a pipe."""
 
+from dataclasses import replace
+
 import pytest
 
-from daemon.status import CacheStatus, MemoryStatus, ModelStatus, TotalsStatus
+from daemon.status import CacheStatus, MemoryStatus, ModelStatus, SamplingStatus, TotalsStatus
 from daemon.views.sessions import sessions_view
 from daemon.views.status import status_view
-from tests.views.examples import UUID, WIDTHS, joined, request, session, shown, status
+from tests.views.examples import MODEL, UUID, WIDTHS, joined, request, session, shown, status
 
 
 def test_status_tells_what_runs_what_is_kept_and_what_was_reused():
@@ -172,3 +174,28 @@ def test_a_name_cannot_write_to_the_terminal():
 
 def test_no_sessions_are_said_in_words():
     assert "No sessions." in shown(sessions_view([]))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        (SamplingStatus(1.0), "temperature 1 where a request is silent: the API's default"),
+        (
+            SamplingStatus(0.7, top_p=0.8, top_k=20, min_p=0.05, is_recommended=True),
+            "temperature 0.7, top-p 0.8, top-k 20, min-p 0.05 where a request is silent: "
+            "as the model's makers recommend",
+        ),
+        (
+            SamplingStatus(0.5, repetition_penalty=1.05, presence_penalty=1.5),
+            "temperature 0.5, presence penalty 1.5, repetition penalty 1.05 where",
+        ),
+    ],
+)
+def test_status_tells_how_a_silent_request_is_sampled(sampling: SamplingStatus, words: str) -> None:
+    model = replace(MODEL, sampling=sampling)
+    assert "".join(words.split()) in joined(status_view(status(model=model)))
+
+
+def test_an_answer_that_was_ended_for_repeating_itself_is_not_just_done() -> None:
+    text = shown(status_view(status(recent=(request(finish="repetition"), request(finish="stop")))))
+    assert text.count("repetition") == text.count("done") == 1
