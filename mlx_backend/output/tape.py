@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TypeAlias, TypeVar
 
 MARK = "\udc00"
+SPACE = " \n\r\t"
 
 _Result = TypeVar("_Result")
 Reading: TypeAlias = Generator[None, None, _Result]
@@ -23,7 +24,11 @@ Reading: TypeAlias = Generator[None, None, _Result]
 
 
 class OutputEnded(Exception):
-    """The model ended its answer while a reader waited for more. Never raised if it was cut."""
+    """The model ended its answer while a reader waited for more."""
+
+
+class OutputCut(Exception):
+    """The answer was cut short while a reader waited for more. Not for readers to catch."""
 
 
 class Search:
@@ -59,15 +64,27 @@ class Tape:
         self.text = ""
         self.at = 0
         self.is_over = False
+        self._is_cut = False
         self._kept: list[str] | None = None
+        self._dropped = 0
+
+    @property
+    def position(self) -> int:
+        """How many characters were read so far."""
+        return self._dropped + self.at
 
     def push(self, text: str) -> None:
         self._drop_read()
         self.text += text
 
+    def end(self, *, is_cut: bool) -> None:
+        self.is_over = True
+        self._is_cut = is_cut
+
     def _drop_read(self) -> None:
         if self._kept is not None and self.at:
             self._kept.append(self.text[: self.at])
+        self._dropped += self.at
         self.text = self.text[self.at :]
         self.at = 0
 
@@ -89,6 +106,8 @@ class Tape:
 
     def more(self) -> Reading[None]:
         """Wait for more. Raises OutputEnded."""
+        if self._is_cut:
+            raise OutputCut
         if self.is_over:
             raise OutputEnded
         yield
@@ -97,6 +116,17 @@ class Tape:
         """Read `length` characters, which are there."""
         start, self.at = self.at, self.at + length
         return self.text[start : self.at]
+
+    def take_all(self) -> str:
+        """Read everything that is there."""
+        return self.take(len(self.text) - self.at)
+
+    def take_space(self) -> str:
+        """Read what white space is here."""
+        end = self.at
+        while end < len(self.text) and self.text[end] in SPACE:
+            end += 1
+        return self.take(end - self.at)
 
     def take_before(self, search: Search) -> tuple[str, str | None]:
         """Read what certainly comes before any of the marks, without waiting.
@@ -107,7 +137,8 @@ class Tape:
         match = search.match(self.text, self.at)
         if match is not None:
             return self.take(match.start() - self.at), match.group()
-        return self.take(search.held_from(self.text, self.at) - self.at), None
+        held = len(self.text) if self.is_over else search.held_from(self.text, self.at)
+        return self.take(held - self.at), None
 
     def read_until(self, search: Search) -> Reading[tuple[str, str]]:
         """Wait for one of the marks; read it and what precedes it. Raises OutputEnded."""
@@ -120,28 +151,40 @@ class Tape:
                 return "".join(parts), mark
             yield from self.more()
 
-    def read_if(self, mark: str) -> Reading[bool]:
-        """Whether `mark` stands here, which is read then. At the answer's end it does not."""
+    def read_while(self, pattern: re.Pattern[str]) -> Reading[str]:
+        """Read all that `pattern` (of single characters, repeated) matches from here on."""
+        parts = []
+        while True:
+            match = pattern.match(self.text, self.at)
+            if match is not None:
+                parts.append(self.take(match.end() - self.at))
+            if not self.is_empty or (self.is_over and not self._is_cut):
+                return "".join(parts)
+            yield from self.more()
+
+    def stands_here(self, mark: str) -> Reading[bool]:
+        """Whether `mark` comes next. At the answer's end it does not."""
         while not self.text.startswith(mark, self.at):
-            if self.is_over or not mark.startswith(self.text[self.at :]):
+            if not mark.startswith(self.text[self.at :]):
                 return False
-            yield
-        self.at += len(mark)
+            if self.is_over and not self._is_cut:
+                return False
+            yield from self.more()
         return True
 
-    def skip(self, characters: str) -> Reading[str]:
-        """Read past these characters; the next one, unread. "" at the answer's end."""
-        while True:
-            text, at = self.text, self.at
-            while at < len(text) and text[at] in characters:
-                at += 1
-            self.at = at
-            if at < len(text):
-                return text[at]
-            if self.is_over:
-                return ""
-            yield
+    def read_if(self, mark: str) -> Reading[bool]:
+        """Whether `mark` comes next; then it is read. At the answer's end it does not."""
+        is_here = yield from self.stands_here(mark)
+        if is_here:
+            self.at += len(mark)
+        return is_here
 
     def skip_space(self) -> Reading[str]:
         """Read past white space; the next character, unread. "" at the answer's end."""
-        return (yield from self.skip(" \n\r\t"))
+        while True:
+            self.take_space()
+            if not self.is_empty:
+                return self.text[self.at]
+            if self.is_over and not self._is_cut:
+                return ""
+            yield from self.more()

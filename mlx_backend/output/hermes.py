@@ -1,0 +1,35 @@
+"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as Qwen and Hermes write it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mlx_backend.messages import CallableTool
+from mlx_backend.output.call_format import CallFormat, Calls, Spelling
+from mlx_backend.output.json_calls import read_calls
+from mlx_backend.output.lark import hermes_json
+from mlx_backend.output.tape import Reading, Tape
+
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+
+
+class HermesJson(CallFormat):
+    name = "hermes"
+    marks = (_OPENING, _CLOSING)
+    opening_marks = (_OPENING,)
+
+    def __init__(self, spelled: Spelling) -> None:
+        super().__init__(spelled)
+        self.openings = (spelled(_OPENING),)
+        self._closing = spelled(_CLOSING)
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        return _OPENING in template or _OPENING in added_tokens
+
+    def read(self, tape: Tape, calls: Calls) -> Reading[None]:
+        tape.take(len(self.openings[0]))
+        yield from read_calls(tape, calls, end=self._closing)
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        return hermes_json(self.spelled, tools, may_repeat)

@@ -1,0 +1,94 @@
+"""The ways in which Llama 3 and 4, and models that took after them, write calls.
+
+`{"name": …, "parameters": {…}}` as the whole answer or behind `<|python_tag|>`, several with a
+semicolon between; `[name(key=value)]` as the whole answer or within `<|python_start|>`;
+`<function=name>{…}</function>`. What has no mark of its own is a call only if a tool is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
+from mlx_backend.output.json_calls import read_call, read_calls
+from mlx_backend.output.python_calls import read_python_calls
+from mlx_backend.output.tape import Reading, Search, Tape
+
+_TAG, _START, _END = "<|python_tag|>", "<|python_start|>", "<|python_end|>"
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+_NAME_END = Search([">", "\n"])
+
+
+class Llama(CallFormat):
+    name = "llama"
+    marks = (_TAG, _START, _END)
+    opening_marks = (_TAG, _START)
+
+    def __init__(self, spelled: Spelling) -> None:
+        super().__init__(spelled)
+        self._tags = (spelled(_TAG), spelled(_START))
+        self._end = spelled(_END)
+        self.openings = (*self._tags, _FUNCTION)
+        self.first_openings = ("{", "[")
+        self.silent_marks = (self._end,)
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        is_llama_3 = '"parameters": ' in template and '"name": ' in template
+        return is_llama_3 or any(
+            mark in template or mark in added_tokens for mark in (_TAG, _START)
+        )
+
+    def read(self, tape: Tape, calls: Calls) -> Reading[None]:
+        if (yield from tape.read_if(_FUNCTION)):
+            yield from self._read_function(tape, calls)
+            return
+        for tag in self._tags:
+            if (yield from tape.read_if(tag)):
+                break
+        yield from self._read_bare(tape, calls)
+
+    def _read_bare(self, tape: Tape, calls: Calls) -> Reading[None]:
+        first = yield from tape.skip_space()
+        if first == "{":
+            yield from read_calls(tape, calls, is_bare=True)
+            while (yield from tape.skip_space()) == ";":
+                tape.take(1)
+                yield from read_calls(tape, calls, is_bare=True)
+        else:
+            yield from read_python_calls(tape, calls, is_bare=True)
+        yield from tape.read_if(self._end)
+
+    def _read_function(self, tape: Tape, calls: Calls) -> Reading[None]:
+        name, mark = yield from tape.read_until(_NAME_END)
+        if mark != ">":
+            raise NotACall
+        yield from read_call(tape, calls, name.strip(), end=_FUNCTION_END)
+        yield from tape.skip_space()
+        yield from tape.read_if(_FUNCTION_END)
+
+
+class PythonCalls(CallFormat):
+    """`<|tool_call_start|>[name(key=value)]<|tool_call_end|>`, as LFM2 writes it."""
+
+    name = "pythonic"
+    marks = ("<|tool_call_start|>", "<|tool_call_end|>")
+    opening_marks = ("<|tool_call_start|>",)
+
+    def __init__(self, spelled: Spelling) -> None:
+        super().__init__(spelled)
+        opening, self._closing = map(spelled, self.marks)
+        self.openings = (opening,)
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        return any(mark in template or mark in added_tokens for mark in cls.marks)
+
+    def read(self, tape: Tape, calls: Calls) -> Reading[None]:
+        tape.take(len(self.openings[0]))
+        if (yield from tape.skip_space()) == "{":
+            yield from read_calls(tape, calls, end=self._closing)
+            return
+        yield from read_python_calls(tape, calls)
+        yield from tape.skip_space()
+        yield from tape.read_if(self._closing)
