@@ -55,10 +55,15 @@ class ToolFields(Body):
         """Known by a vendor's type only; with a schema it is a function like any other."""
         return self.type not in (None, "custom") and self.input_schema is None
 
-    def spec(self, path: Path) -> ToolSpec:
+    @property
+    def is_search(self) -> bool:
+        """A vendor's search among the deferred tools, the only way by which they are found."""
+        return self.runs_elsewhere and (self.type or "").startswith("tool_search_tool")
+
+    def spec(self, path: Path, *, may_defer: bool) -> ToolSpec:
         if self.name is None:
             raise refuse((*path, "name"), "is required.")
-        is_deferred = bool(self.defer_loading)
+        is_deferred = may_defer and bool(self.defer_loading)
         return ToolSpec(self.name, self.description, self.input_schema, is_deferred=is_deferred)
 
 
@@ -162,9 +167,12 @@ class MessagesFields(RequestBody):
         return Conversation(tuple(messages), tools, options, self._effort())
 
     def _tools(self) -> tuple[ToolSpec, ...]:
-        listed = enumerate(self.tools or ())
+        """Those that can be called; none is deferred to a search that nobody here can do."""
+        may_defer = not any(tool.is_search for tool in self.tools or ())
         return tuple(
-            tool.spec(("tools", index)) for index, tool in listed if not tool.runs_elsewhere
+            tool.spec(("tools", index), may_defer=may_defer)
+            for index, tool in enumerate(self.tools or ())
+            if not tool.runs_elsewhere
         )
 
     def _effort(self) -> Effort:

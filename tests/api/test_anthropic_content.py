@@ -257,6 +257,12 @@ def test_deferring_more_tools_leaves_what_is_shown_as_it_was() -> None:
     assert shown_names(after) == shown_names(before)
 
 
+def test_nothing_is_deferred_to_a_search_that_only_the_vendors_servers_can_do() -> None:
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    prompt = conversation(tools=[search, {**READ, "defer_loading": True}])
+    assert shown_names(prompt) == ["read"]
+
+
 def test_a_reference_to_a_tool_that_is_not_there_is_no_failure() -> None:
     reference = {"type": "tool_reference", "tool_name": "gone"}
     [seen] = rendered({"role": "user", "content": [result([reference])]})

@@ -21,6 +21,8 @@ REQUESTS = [
     ("/v1/chat/completions", body(LONG, stream=True)),
     ("/v1/completions", {"prompt": LONG}),
     ("/v1/completions", {"prompt": LONG, "stream": True}),
+    ("/v1/messages", body(LONG)),
+    ("/v1/messages", body(LONG, stream=True)),
 ]
 
 
@@ -69,7 +71,7 @@ def test_requests_of_clients_that_left_the_queue_never_start(daemon: Daemon) -> 
     daemon.wait_for_requests(running=1)
     queued = [daemon.socket_with(other(payload, next(SEEDS)), path) for path, payload in REQUESTS]
     last = daemon.socket_with(body("last", max_tokens=1))
-    daemon.wait_for_requests(running=1, waiting=5)
+    daemon.wait_for_requests(running=1, waiting=len(REQUESTS) + 1)
     for connection in queued:
         connection.close()
     daemon.wait_for_requests(running=1, waiting=1, seconds=NOTICED_SECONDS)
