@@ -34,11 +34,18 @@ class ArgumentWriter:
         self._held: list[str] = []
         self._is_passed_on = False
         self._is_held = False
+        self._is_open = False
+
+    @property
+    def is_between_arguments(self) -> bool:
+        """There is one at least, and the last is whole."""
+        return bool(self.keys) and not self._is_open
 
     def begin(self, key: str, types: Types | None = None) -> None:
         """An argument's text begins. `types`: what the model said itself of its type, which the
         schema overrules."""
         self._key = key
+        self._is_open = True
         self._of = self._types.of(key, types)
         self._held = []
         self._is_passed_on = self._is_held = False
@@ -58,6 +65,7 @@ class ArgumentWriter:
 
     def end(self) -> None:
         """The argument's text is whole."""
+        self._is_open = False
         if self._is_passed_on:
             self._calls.add('"')
             return

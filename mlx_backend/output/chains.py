@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from mlx_backend.output.literals import skip_space
-from mlx_backend.output.tape import Reading, Tape
+from mlx_backend.output.tape import OutputEnded, Reading, Tape
 
 _LONGEST_NAME = 300
 
@@ -93,6 +93,19 @@ def read_one_of(tape: Tape, chains: Iterable[Chain]) -> Reading[Followed | None]
             return first
         left = tuple(chain for chain, followed in found if followed is not None)
         yield from tape.more()
+
+
+def take_end(tape: Tape, chain: Chain) -> Reading[bool]:
+    """Whether the chain comes next; then it is read. So is a beginning that the answer ends with:
+    where closing marks are all that is missing, nothing is."""
+    try:
+        found = yield from read_one_of(tape, (chain,))
+    except OutputEnded:
+        tape.take_all()
+        return True
+    if found is not None:
+        tape.at = found.end
+    return found is not None
 
 
 def _name_end(text: str, at: int, link: Until | Word) -> int:

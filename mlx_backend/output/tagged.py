@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mlx_backend.output.argument_types import Types
 from mlx_backend.output.argument_writer import ArgumentWriter
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
-from mlx_backend.output.chains import SPACE, Chain, Followed, follow, read_one_of
+from mlx_backend.output.chains import SPACE, Chain, Followed, follow, read_one_of, take_end
 from mlx_backend.output.tape import OutputEnded, Reading, Search, Tape
 
 _NAME = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
@@ -72,11 +72,12 @@ class TaggedFormat(CallFormat):
         opening = next(mark for mark in self.openings if tape.text.startswith(mark, tape.at))
         tape.take(len(opening))
         yield from self._read_call(tape, calls)
-        while self.tags.call_end and self.tags.block_end:
-            found = yield from read_one_of(tape, ((SPACE, self.tags.block_end), self._next_call))
-            if found is None or found.chain is not self._next_call:
-                tape.at = tape.at if found is None else found.end
+        if not self.tags.call_end or not self.tags.block_end:
+            return
+        while not (yield from take_end(tape, (SPACE, self.tags.block_end))):
+            if (yield from read_one_of(tape, (self._next_call,))) is None:
                 return
+            tape.keep()  # what closed the call before is no part of this one
             yield from self._read_call(tape, calls)
 
     def _read_call(self, tape: Tape, calls: Calls) -> Reading[None]:
@@ -84,8 +85,12 @@ class TaggedFormat(CallFormat):
         if head is None:
             raise NotACall("What was begun as a call names no tool.")
         tape.at = head.end
+        yield from self._read_arguments(self.name_of(head.names[0]), tape, calls)
+
+    def _read_arguments(self, name: str, tape: Tape, calls: Calls) -> Reading[None]:
+        """Read on from a call's head past its end."""
         found = yield from self._read_next(tape)
-        writer = ArgumentWriter(calls, calls.start(self.name_of(head.names[0])))
+        writer = ArgumentWriter(calls, calls.start(name))
         while found.chain is self._next_argument:
             writer.begin(*self.key_of(found.names))
             yield from self._read_value(tape, writer)
@@ -93,9 +98,10 @@ class TaggedFormat(CallFormat):
             try:
                 found = yield from self._read_next(tape)
             except OutputEnded:
-                if not self._may_be_call_end(tape):
+                if follow(tape.text, tape.at, self._call_end) is None:
                     raise
-                break  # every value is whole: nothing is missing but closing tags
+                tape.take_all()  # every value is whole: nothing is missing but closing tags
+                break
         writer.finish()
 
     def _read_next(self, tape: Tape) -> Reading[Followed]:
@@ -105,9 +111,6 @@ class TaggedFormat(CallFormat):
             raise NotACall("Something else stands in a call where an argument or its end should.")
         tape.at = found.end
         return found
-
-    def _may_be_call_end(self, tape: Tape) -> bool:
-        return follow(tape.text, tape.at, self._call_end) is not None
 
     def _read_value(self, tape: Tape, writer: ArgumentWriter) -> Reading[None]:
         """Read a value up to and with its closing tag."""
