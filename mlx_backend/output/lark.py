@@ -113,7 +113,7 @@ def _parameters(prefix: str, schema: Mapping[str, Any] | None) -> tuple[list[str
             rules.append(f"{rule}: {head} {_text(described)}")
         else:
             rules.append(f"{rule}: {head} {rule}_value {literal(PARAMETER_END)}")
-            rules.append(f"{rule}_value: {json_value(_part_of(schema or {}, described))}")
+            rules.append(f"{rule}_value: {json_value(part_of(schema or {}, described))}")
     return names, rules
 
 
@@ -125,7 +125,22 @@ def _text(schema: Any) -> str:
     return "text"
 
 
-def _part_of(root: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+def part_of(root: Mapping[str, Any], schema: Any) -> dict[str, Any]:
     """A part of a schema on its own, with the definitions that it may refer to."""
     definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
     return definitions | (dict(schema) if isinstance(schema, Mapping) else {})
+
+
+def harmony_calls(spelled: Spelling, tools: Sequence[CallableTool]) -> str:
+    """One call as a message in the commentary channel, up to its end, which ends the turn."""
+    channel, constrain, message = (
+        mark(spelled(name)) for name in ("<|channel|>", "<|constrain|>", "<|message|>")
+    )
+    rules = [f"start: {choice(f'call_{i}' for i in range(len(tools)))}"]
+    for i, tool in enumerate(tools):
+        head = literal(f"commentary to=functions.{tool.name} ")
+        rules += [
+            f'call_{i}: {channel} {head} {constrain} "json" {message} arguments_{i}',
+            f"arguments_{i}: {json_value(tool.schema)}",
+        ]
+    return "\n".join(rules)
