@@ -24,6 +24,9 @@ EFFORT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 SEED_BITS = 63
 
+COLDEST = 1e-4
+"""The lowest temperature that differs from 0."""
+
 BANNED = -100.0
 """The bias of a token that is not to be drawn: the most that the API knows."""
 
@@ -110,7 +113,7 @@ def sampling_for(wishes: SamplingWishes, info: ModelInfo, fresh_seed: int) -> Sa
             )
     seed = fresh_seed if wishes.seed is None else wishes.seed % 2**SEED_BITS
     given: dict[str, Any] = {
-        "temperature": wishes.temperature,
+        "temperature": None if wishes.temperature is None else _temperature(wishes.temperature),
         "top_p": None if wishes.top_p is None else max(wishes.top_p, 1e-6),
         "top_k": None if wishes.top_k is None else _top_k(wishes.top_k, info),
         "min_p": wishes.min_p,
@@ -166,6 +169,11 @@ def _chosen(request: ChatRequest) -> tuple[CallableTool, ...]:
         if name not in known:
             raise refuse(path, f"names `{name[:200]}`, which is not among the tools.")
     return tuple(known[name] for name in names) if names else tuple(known.values())
+
+
+def _temperature(temperature: float) -> float:
+    """One that is too low to divide by is 0: either way the likeliest token is drawn."""
+    return temperature if temperature >= COLDEST else 0.0
 
 
 def _top_k(top_k: int, info: ModelInfo) -> int:

@@ -131,6 +131,7 @@ def test_extremes_mean_what_they_say() -> None:
     assert sampling.top_k == 0
     assert 0 <= sampling.seed < 2**63
     assert sampling_for(SamplingWishes(top_k=100), INFO, 42).top_k == 0
+    assert sampling_for(SamplingWishes(temperature=1e-279), INFO, 42).temperature == 0
 
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:
