@@ -9,7 +9,7 @@ the template's own (`split`). Nothing is lost: the pieces between breaks are the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,15 @@ def _is_mark(text: str, template: str) -> bool:
     return text in template or _MARK_LIKE.fullmatch(text) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A control token in a rendered text, with the blanks that it eats."""
+
+    start: int
+    end: int
+    id: int
+
+
 class ControlTokens:
     """Finds and breaks the control tokens of one tokenizer. Immutable."""
 
@@ -91,6 +100,13 @@ class ControlTokens:
         The parts joined are `rendered`; each text has to go through `as_written` still.
         """
         return self._cuts.split(rendered)
+
+    def cuts(self, rendered: str, start: int = 0) -> Iterator[Cut]:
+        """The template's control tokens from `start` on."""
+        for match in self._cuts.finditer(rendered, start):
+            token = self.id_of(match[0])
+            if token is not None:
+                yield Cut(match.start(), match.end(), token)
 
     def ends_cleanly(self, cut: str) -> bool:
         """Whether a cut ends here whatever follows it."""
@@ -126,6 +142,25 @@ def as_written(part: str) -> str:
     if _ESCAPE not in part:
         return part
     return _ESCAPE.join(piece.replace(_ESCAPE, "") for piece in part.split(_LITERAL))
+
+
+def content_of(rendered: str) -> str:
+    """Rendered text as it is read, without what keeps content apart."""
+    return as_written(rendered.replace(BREAK, ""))
+
+
+def place_of(rendered: str, start: int, count: int) -> int:
+    """The place in `rendered` behind `count` characters of its content from `start` on."""
+    if _ESCAPE not in rendered[start : start + count + len(BREAK)]:
+        return start + count
+    for match in _UNITS.finditer(rendered, start):
+        if count == 0:
+            return match.start()
+        count -= match[0] != BREAK
+    return len(rendered)
+
+
+_UNITS = re.compile(f"{BREAK}|{_LITERAL}|.", re.DOTALL)
 
 
 def map_strings(value: Any, change: Any) -> Any:

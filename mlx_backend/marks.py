@@ -20,6 +20,7 @@ from mlx_backend.errors import PromptRejected
 from mlx_backend.memo import Memo
 from mlx_backend.messages import Marks, TokenIds
 from mlx_backend.pieces import common_length
+from mlx_backend.recall import Told
 from mlx_backend.templates import Template
 from mlx_backend.traits import Message, TemplateTraits, probe_tool
 
@@ -30,12 +31,14 @@ PROBE_USERS = ("Hello", "uno")
 
 @dataclass(frozen=True)
 class Rendering:
-    """One request on its way through the template: everything but the messages."""
+    """One request on its way through the template: everything but the messages. `answers` are the
+    remembered ones among them."""
 
     tools: Sequence[Mapping[str, Any]]
     options: Mapping[str, Any]
     now: datetime
     key: Hashable = field(compare=False)  # equal for equal tools and options
+    answers: Sequence[Told] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,10 @@ class MarkFinder:
     """Finds the marks of prompts of one template. Thread-safe."""
 
     def __init__(
-        self, template: Template, traits: TemplateTraits, encode: Callable[[str], TokenIds]
+        self,
+        template: Template,
+        traits: TemplateTraits,
+        encode: Callable[[str, Sequence[Told]], TokenIds],
     ) -> None:
         self._template = template
         self._traits = traits
@@ -75,7 +81,8 @@ class MarkFinder:
         self, messages: Sequence[Message], rendering: Rendering, *, generation: bool
     ) -> TokenIds:
         """Render and encode. Raises PromptRejected."""
-        return self._encode(self.render(messages, rendering, generation=generation))
+        rendered = self.render(messages, rendering, generation=generation)
+        return self._encode(rendered, rendering.answers)
 
     def render(self, messages: Sequence[Message], rendering: Rendering, *, generation: bool) -> str:
         """Raises PromptRejected."""

@@ -146,10 +146,12 @@ class MessageStart:
 @dataclass(frozen=True, slots=True)
 class RenderedAs:
     """What a prompt's text was, its generation tail included: its length in characters and a
-    digest. By it an answer finds its place again in the prompts that go on from this one."""
+    digest. By it an answer finds its place again in the prompts that go on from this one.
+    `history` stands for what its messages said, within this process."""
 
     characters: int
     digest: bytes
+    history: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, zip_longest
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from mlx_backend.interface import ShouldStop, never
 from mlx_backend.length import LengthCheck, stop_if
 from mlx_backend.memo import Memo
 from mlx_backend.messages import TokenIds, token_ids
+from mlx_backend.splices import Splice
+
+Part: TypeAlias = str | Splice
 
 _MEMO_BYTES = 32 << 20
 _PROBES = ("Hello", " Hello", "\nHello there\n", "x", "a  b", "é", " ")
@@ -43,12 +46,19 @@ class Guard:
 class Encoded:
     """A rendered prompt and its ids. `joints` are its last places, as (characters, ids), behind a
     control token: what comes before them does not depend on what follows. `bounds` are the places
-    where its pieces begin, from the one on that is the first not taken from an earlier prompt."""
+    where its pieces begin, from the one on that is the first not taken from an earlier prompt.
+    `splices` are the answers in it that were not encoded but remembered."""
 
     text: str
     ids: TokenIds
     joints: tuple[tuple[int, int], ...] = ()
     bounds: tuple[tuple[int, int], ...] = ((0, 0),)
+    splices: tuple[Splice, ...] = ()
+
+    def shared_with(self, rendered: str) -> int:
+        """How many characters, up to a joint, another prompt begins with too."""
+        places = (characters for characters, _ in reversed(self.joints))
+        return next((c for c in places if rendered.startswith(self.text[:c])), 0)
 
 
 class PieceEncoder:
@@ -75,10 +85,12 @@ class PieceEncoder:
         self._after_break = self._choose_guard_after_break()
         self.by_pieces = all(self._agrees_on(probe) for probe in self._probe_texts())
 
-    def encode(self, rendered: str, should_stop: ShouldStop = never) -> TokenIds:
+    def encode(
+        self, rendered: str, splices: Sequence[Splice] = (), should_stop: ShouldStop = never
+    ) -> TokenIds:
         """The ids of a rendered prompt, without any token added in front or behind."""
         self._length.check(rendered, 0, should_stop)
-        parts = self._control.split(rendered)
+        parts = self._split(rendered, 0, splices)
         if not self.by_pieces:
             parts = _rejoined(parts)
         return _joined(self._encode_parts(parts, Guard(), should_stop))
@@ -90,15 +102,21 @@ class PieceEncoder:
         return token_ids(encoding.ids)
 
     def continue_from(
-        self, before: Encoded, rendered: str, should_stop: ShouldStop = never
+        self,
+        before: Encoded,
+        rendered: str,
+        splices: Sequence[Splice] = (),
+        should_stop: ShouldStop = never,
     ) -> Encoded:
-        """Encode `rendered`; what it shares with `before` is taken from there."""
+        """Encode `rendered`, with the ids of `splices` in their places; what it shares with
+        `before` is taken from there."""
+        splices = tuple(splices)
         if not self.by_pieces:
-            return Encoded(rendered, self.encode(rendered, should_stop))
-        characters, count = _shared(before, rendered)
-        new = rendered[characters:]
-        self._length.check(new, count, should_stop)
-        parts = self._control.split(new)
+            ids = self.encode(rendered, splices, should_stop)
+            return Encoded(rendered, ids, splices=splices)
+        characters, count = _shared(before, rendered, splices)
+        self._length.check(rendered[characters:], count, should_stop)
+        parts = self._split(rendered, characters, splices)
         guard = self._after_token if characters else Guard()
         found = self._encode_parts(parts, guard, should_stop)
         ids = _joined([before.ids[:count], *found])
@@ -109,17 +127,27 @@ class PieceEncoder:
             accumulate(map(len, found), initial=count),
             strict=True,
         )
-        return Encoded(rendered, ids, tuple(joints[-_MOST_JOINTS:]), tuple(bounds))
+        return Encoded(rendered, ids, tuple(joints[-_MOST_JOINTS:]), tuple(bounds), splices)
+
+    def _split(self, rendered: str, start: int, splices: Sequence[Splice]) -> list[Part]:
+        """[text, cut, text, …, text] from `start` on; a splice is a cut as well."""
+        parts: list[Part] = []
+        for splice in splices:
+            if splice.start >= start:
+                parts += [*self._control.split(rendered[start : splice.start]), splice]
+                start = splice.end
+        return [*parts, *self._control.split(rendered[start:])]
 
     def _joints(
-        self, parts: Sequence[str], found: Sequence[TokenIds], characters: int, count: int
+        self, parts: Sequence[Part], found: Sequence[TokenIds], characters: int, count: int
     ) -> list[tuple[int, int]]:
         """The last places behind a control token, counted from the end of the prompt."""
         joints: list[tuple[int, int]] = []
         for place in range(len(parts) - 1, 0, -2):
             characters -= len(parts[place])
             count -= len(found[place])
-            if self._control.ends_cleanly(parts[place - 1]):
+            cut = parts[place - 1]
+            if isinstance(cut, str) and self._control.ends_cleanly(cut):
                 joints.append((characters, count))
                 if len(joints) == _MOST_JOINTS:
                     break
@@ -128,7 +156,7 @@ class PieceEncoder:
         return joints[::-1]
 
     def _encode_parts(
-        self, parts: Sequence[str], guard: Guard, should_stop: ShouldStop = never
+        self, parts: Sequence[Part], guard: Guard, should_stop: ShouldStop = never
     ) -> list[TokenIds]:
         """The ids of each part; `guard` is the first one's."""
         wanted = self._wanted(parts, guard)
@@ -140,11 +168,14 @@ class PieceEncoder:
         """Encode by pieces no longer if they do not give what the whole gives for `rendered`."""
         self.by_pieces = self.by_pieces and self._agrees_on(rendered)
 
-    def _wanted(self, parts: Sequence[str], guard: Guard) -> list[tuple[str, str] | TokenIds]:
+    def _wanted(self, parts: Sequence[Part], guard: Guard) -> list[tuple[str, str] | TokenIds]:
         """For each part the key of its piece, or its ids where it is no text."""
         wanted: list[tuple[str, str] | TokenIds] = []
         for place, part in enumerate(parts):
-            if place % 2 == 0:
+            if not isinstance(part, str):
+                wanted.append(part.ids)
+                guard = self._after_break
+            elif place % 2 == 0:
                 text = as_written(part)
                 wanted.append((guard.text, text) if text else NOTHING)
             elif (ids := self._cut_ids.get(part)) is not None:
@@ -235,10 +266,13 @@ class PieceEncoder:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def _shared(before: Encoded, rendered: str) -> tuple[int, int]:
+def _shared(before: Encoded, rendered: str, splices: Sequence[Splice]) -> tuple[int, int]:
     """The last joint up to which both prompts are the same, as (characters, ids)."""
+    known = zip_longest(before.splices, splices)
+    differing = (pair for pair in known if pair[0] != pair[1])
+    limit = min((s.start for s in next(differing, ()) if s is not None), default=len(rendered))
     for characters, count in reversed(before.joints):
-        if rendered.startswith(before.text[:characters]):
+        if characters <= limit and rendered.startswith(before.text[:characters]):
             return characters, count
     return 0, 0
 
@@ -247,15 +281,17 @@ def _joined(found: Sequence[TokenIds]) -> TokenIds:
     return np.concatenate(found) if found else NOTHING
 
 
-def _rejoined(parts: Sequence[str]) -> list[str]:
-    """The parts with cuts at BREAK only."""
-    stretches = [""]
+def _rejoined(parts: Sequence[Part]) -> list[Part]:
+    """The parts with cuts at BREAK and at splices only."""
+    rejoined: list[Part] = []
+    stretch = ""
     for place, part in enumerate(parts):
-        if place % 2 and part == BREAK:
-            stretches += [BREAK, ""]
+        if not isinstance(part, str) or (place % 2 and part == BREAK):
+            rejoined += [stretch, part]
+            stretch = ""
         else:
-            stretches[-1] += part
-    return stretches
+            stretch += part
+    return [*rejoined, stretch]
 
 
 def _groups(keys: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -9,31 +9,26 @@ Rendering and encoding run in the caller's thread, which should not be the event
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
-from mlx_backend.clock import ConversationClock
-from mlx_backend.content import Content
+from mlx_backend.chat_prompts import ChatEncoder
 from mlx_backend.control import ControlTokens, find_control_tokens
-from mlx_backend.conversation import Conversations
 from mlx_backend.errors import PromptRejected
 from mlx_backend.interface import ShouldStop, never
-from mlx_backend.length import stop_if
-from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
 from mlx_backend.messages import NO_EFFORT, Effort, Marks, Prompt, SampledTurn, token_ids
 from mlx_backend.pieces import PieceEncoder
-from mlx_backend.places import Traced
-from mlx_backend.rendered import RenderedEncoder, rendered_as
-from mlx_backend.templates import Template, check_options
+from mlx_backend.recall import Recall
+from mlx_backend.remembered import MEMO_BYTES, RememberedAnswers
+from mlx_backend.rendered import Beginning, RenderedEncoder
+from mlx_backend.splices import splicer_for
+from mlx_backend.templates import Template
 from mlx_backend.token_text import TokenText
-from mlx_backend.traits import Message, TemplateTraits, find_traits
+from mlx_backend.traits import TemplateTraits, find_traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,8 @@ class MlxPromptEncoder:
 
     `tokenizer` is a `tokenizers.Tokenizer`; `template` is None for a model without one, which
     refuses chats. `now` is for templates that print the date. A prompt that cannot fit
-    `context_size` is refused early; None refuses none.
+    `context_size` is refused early; None refuses none. Of the answers that it is told of, it
+    remembers about `remembered_bytes`.
     """
 
     def __init__(
@@ -60,6 +56,7 @@ class MlxPromptEncoder:
         vocabulary: Vocabulary,
         now: Callable[[], datetime] = datetime.now,
         context_size: int | None = None,
+        remembered_bytes: int = MEMO_BYTES,
     ) -> None:
         self._tokenizer = tokenizer
         self.vocabulary = vocabulary
@@ -68,10 +65,15 @@ class MlxPromptEncoder:
         self.control = ControlTokens(find_control_tokens(added, source))
         bytes_of = TokenText(tokenizer).bytes_of
         self.pieces = PieceEncoder(tokenizer, self.control, bytes_of, context_size)
-        self._rendered = RenderedEncoder(self.pieces, vocabulary.bos_id, bytes_of)
+        self._beginning = Beginning(vocabulary.bos_id)
+        self._remembered = RememberedAnswers(remembered_bytes)
         self._chat = None
         if template is not None:
-            self._chat = _Chat(template, self.control, self._rendered, now)
+            traits = find_traits(template)
+            splicer = splicer_for(template, traits, self.control, bytes_of)
+            rendered = RenderedEncoder(self.pieces, self._beginning, splicer, bytes_of)
+            recall = Recall(self._remembered)
+            self._chat = ChatEncoder(template, traits, self.control, rendered, recall, now)
             self._chat.check_pieces()
 
     @property
@@ -107,7 +109,8 @@ class MlxPromptEncoder:
         return prompt
 
     def remember(self, prompt: Prompt, sampled: Sequence[int], turn: SampledTurn) -> None:
-        pass
+        if prompt.rendered_as is not None and len(sampled):
+            self._remembered.put(prompt.rendered_as, sampled, turn)
 
     def fill_in(self, before: str, after: str, should_stop: ShouldStop = never) -> Prompt:
         raise PromptRejected("This model has no marks for filling in.", "suffix")
@@ -115,7 +118,7 @@ class MlxPromptEncoder:
     def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
         if _has_surrogates(text):
             raise PromptRejected("Half of a surrogate pair: this is not text.", "prompt")
-        ids = self._rendered.begun_once(self.pieces.plain(text, should_stop))
+        ids = self._beginning.once(self.pieces.plain(text, should_stop))
         return Prompt(self._within_vocabulary(ids, "prompt"), Marks(is_raw=True))
 
     def ids(self, ids: Sequence[int]) -> Prompt:
@@ -139,99 +142,6 @@ class MlxPromptEncoder:
                 field,
             )
         return ids
-
-
-class _Chat:
-    """Messages, tools and options to ids and marks."""
-
-    def __init__(
-        self,
-        template: Template,
-        control: ControlTokens,
-        rendered: RenderedEncoder,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._rendered = rendered
-        self.traits = find_traits(template)
-        self._content = Content(control)
-        self._conversations = Conversations(self.traits, self._content)
-        self._marks = MarkFinder(template, self.traits, rendered.encode)
-        self._clock = ConversationClock(now)
-
-    def check_pieces(self) -> None:
-        """Try the encoding by pieces on a conversation as this template renders it."""
-        rendering = Rendering((), {}, datetime(2024, 1, 1), None)
-        with suppress(PromptRejected):
-            self._rendered.pieces.check(self._marks.render(_SAMPLE, rendering, generation=True))
-
-    def encode(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        options: Mapping[str, Any],
-        should_stop: ShouldStop,
-    ) -> Prompt:
-        check_options(options)
-        options = self._content.data(options, "template_options")
-        named = [self._content.tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
-        known_tools = [tool for _, tool in named]
-        conversation, origins = self._conversations.traced(messages, known_tools)
-        key = (hash(tuple(name for name, _ in named)), json.dumps(options, sort_keys=True))
-        opening = next((i for i, m in enumerate(conversation) if m["role"] != "system"), -1)
-        opened_with = tuple(message["content"] for message in conversation[: opening + 1])
-        name = (key, hash(opened_with))
-        day = self._clock.day(name, is_opening=len(conversation) <= opening + 1)
-        shown = known_tools if self.traits.shows_tools else []
-        rendering = Rendering(shown, options, day, (key, day))
-        roles = [str(message["role"]) for message in messages]
-        turn = self._rendered.encode_turn(
-            name,
-            Traced(conversation, origins, roles),
-            lambda shown: _until(
-                should_stop, self._marks.pieces(shown, rendering, generation=True)
-            ),
-            should_stop,
-        )
-        head = self._head(messages, known_tools)
-        return Prompt(
-            turn.ids,
-            self._marks.marks(turn.ids, conversation, head, rendering),
-            turn.starts,
-            begins_in_thought=self._opens_thought(turn.text),
-            rendered_as=rendered_as(turn.text),
-        )
-
-    def _opens_thought(self, text: str) -> bool:
-        """Whether the generation tail ends inside a think block."""
-        tags = self.traits.think_tags
-        return tags is not None and text.rstrip().endswith(tags[0])
-
-    def _head(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> Head:
-        """The system text and tools that this conversation opens with."""
-        leading = list(takewhile(lambda message: message["role"] in _HEAD_ROLES, messages))
-
-        def examples() -> list[list[Message]]:
-            users = ({"role": "user", "content": text} for text in PROBE_USERS)
-            return [self._conversations.normalise([*leading, user], tools) for user in users]
-
-        return Head(hash(tuple(message.get("content") for message in leading)), examples)
-
-
-_HEAD_ROLES = ("system", "developer")
-_SAMPLE: tuple[Message, ...] = (
-    {"role": "user", "content": " What  is\n\nthis?\n"},
-    {"role": "assistant", "content": "A test: é, 1234.\n"},
-    {"role": "user", "content": "So it is"},
-)
-
-
-def _until(should_stop: ShouldStop, pieces: Iterator[str]) -> Iterator[str]:
-    for count, piece in enumerate(pieces):
-        if count % 64 == 0:
-            stop_if(should_stop)
-        yield piece
 
 
 def _has_surrogates(text: str) -> bool:

@@ -6,6 +6,7 @@ not the end of a turn; the template shows that one: the control token behind an 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,10 @@ from mlx_backend.traits import REASONING_FIELDS, Message
 
 _NOW = datetime(2024, 1, 1)
 _THOUGHT, _ANSWER = "pensiero", "risposta"
+_USER: Message = {"role": "user", "content": "Hello"}
+_NEXT: Message = {"role": "user", "content": "domanda"}
+_THINKING = dict.fromkeys(REASONING_FIELDS, _THOUGHT)
+_ARGUMENTS = {"chiave": _ANSWER}
 
 
 def listed_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
@@ -37,28 +42,57 @@ def turn_end_ids(template: Template, control: ControlTokens) -> frozenset[int]:
     what begins the next turn. A token that also stands between an assistant's thought and its
     answer, or before its call (as the end of a channel does), ends no turn.
     """
-    ending = _behind_answer(template, control, [_USER, _say(_ANSWER)])
-    going_on = _behind_answer(template, control, [_USER, _say(_ANSWER), _NEXT])
+    ending = _behind(_ANSWER, template, control, [_USER, _say(_ANSWER)])
+    going_on = _behind(_ANSWER, template, control, [_USER, _say(_ANSWER), _NEXT])
     end = ending[-1:] if ending and ending[-1] in going_on else going_on[:1]
     inner: set[int] = set()
-    for reply in ([_say(_ANSWER)], [_say("", tool_calls=[_CALL]), _RESULT]):
-        text = _rendered(template, [_USER, {**reply[0], **_THINKING}, *reply[1:]])
+    for messages in ([_USER, _say(_ANSWER)], _call_and_result(_ARGUMENTS)):
+        text = _rendered(template, [_USER, {**messages[1], **_THINKING}, *messages[2:]])
         thought, answer = text.find(_THOUGHT), text.find(_ANSWER)
         if 0 <= thought < answer:
             inner.update(_tokens(control.split(text[thought:answer]), control))
     return frozenset(end) - inner
 
 
-def _behind_answer(
-    template: Template, control: ControlTokens, messages: list[Message]
+def turn_marks(
+    template: Template, control: ControlTokens, *, shows_calls: bool
+) -> tuple[frozenset[int], frozenset[int]]:
+    """The control tokens that the template writes within a turn of the assistant's, and those that
+    stand behind one: behind a text or the arguments of a call, whatever follows.
+
+    Where the template is not trusted with calls (`shows_calls`), it writes none of theirs.
+    """
+    within: set[int] = set()
+    behind: set[int] = set()
+    for messages in ([_USER, _say(_ANSWER)], [_USER, _say(_ANSWER), _NEXT]):
+        behind.update(_behind(_ANSWER, template, control, messages)[:1])
+    forms = (_ARGUMENTS, json.dumps(_ARGUMENTS)) if shows_calls else ()
+    loops = [_call_and_result(arguments) for arguments in forms]
+    for loop in loops:
+        behind.update(_behind(_ANSWER, template, control, loop))
+    for messages in ([_USER, _say(_ANSWER)], *loops):
+        thinking = [_USER, {**messages[1], **_THINKING}, *messages[2:]]
+        within.update(_behind(_USER["content"], template, control, thinking))
+    return frozenset(within), frozenset(behind)
+
+
+def _call_and_result(arguments: object) -> list[Message]:
+    function = {"name": "funzione", "arguments": arguments}
+    call = {"id": "a1b2c3d4e", "type": "function", "function": function}
+    result = {"role": "tool", "content": _NEXT["content"], "tool_call_id": call["id"]}
+    return [_USER, _say("", tool_calls=[call]), result]
+
+
+def _behind(
+    words: str, template: Template, control: ControlTokens, messages: list[Message]
 ) -> list[int]:
-    """The control tokens between the answer and the next message's text."""
+    """The control tokens between `words` and the last text."""
     text = _rendered(template, messages)
-    answer = text.find(_ANSWER)
-    if answer < 0:
+    place = text.find(words)
+    if place < 0:
         return []
-    following = text.find(_NEXT["content"], answer)
-    return _tokens(control.split(text[answer : following if following >= 0 else None]), control)
+    end = text.find(_NEXT["content"], place)
+    return _tokens(control.split(text[place : end if end >= 0 else None]), control)
 
 
 def _rendered(template: Template, messages: list[Message]) -> str:
@@ -70,17 +104,6 @@ def _rendered(template: Template, messages: list[Message]) -> str:
 
 def _say(text: str, **more: Any) -> Message:
     return {"role": "assistant", "content": text, **more}
-
-
-_USER: Message = {"role": "user", "content": "Hello"}
-_NEXT: Message = {"role": "user", "content": "domanda"}
-_THINKING = dict.fromkeys(REASONING_FIELDS, _THOUGHT)
-_CALL = {
-    "id": "a1b2c3d4e",
-    "type": "function",
-    "function": {"name": "funzione", "arguments": {"chiave": _ANSWER}},
-}
-_RESULT: Message = {"role": "tool", "content": "esito", "tool_call_id": "a1b2c3d4e"}
 
 
 def _tokens(parts: list[str], control: ControlTokens) -> list[int]:

@@ -16,7 +16,8 @@ from mlx_backend.messages import TokenIds
 from mlx_backend.pieces import PieceEncoder
 from mlx_backend.places import Traced
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
-from mlx_backend.rendered import RenderedEncoder
+from mlx_backend.rendered import Beginning, RenderedEncoder
+from mlx_backend.splices import Splicer
 from mlx_backend.templates import JinjaTemplate
 from mlx_backend.token_text import TokenText
 from tests.mlx_backend.template_families import (
@@ -196,7 +197,9 @@ def turn_encoder() -> tuple[RenderedEncoder, CountingControl]:
     control = CountingControl(find_control_tokens(added, FAMILIES["chatml"].source))
     pieces = PieceEncoder(tokenizer, control, TokenText(tokenizer).bytes_of)
     control.characters = 0
-    return RenderedEncoder(pieces, None, TokenText(tokenizer).bytes_of), control
+    bytes_of = TokenText(tokenizer).bytes_of
+    splicer = Splicer(control, (), (), bytes_of)
+    return RenderedEncoder(pieces, Beginning(None), splicer, bytes_of), control
 
 
 def turn_ids(encoder: RenderedEncoder, rendered: str, conversation: str) -> TokenIds:
@@ -231,7 +234,8 @@ def greedy_encoder() -> RenderedEncoder:
     tokenizer.add_special_tokens(tokens)
     control = ControlTokens(find_control_tokens(tokenizer.get_added_tokens_decoder(), ""))
     bytes_of = TokenText(tokenizer).bytes_of
-    return RenderedEncoder(PieceEncoder(tokenizer, control, bytes_of), None, bytes_of)
+    pieces, splicer = PieceEncoder(tokenizer, control, bytes_of), Splicer(control, (), (), bytes_of)
+    return RenderedEncoder(pieces, Beginning(None), splicer, bytes_of)
 
 
 ENCODERS_OF_TURNS = (turn_encoder()[0], greedy_encoder())

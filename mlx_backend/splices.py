@@ -1,0 +1,201 @@
+"""Where in a rendered prompt the ids of a remembered answer take the place of the template's words.
+
+An answer was sampled behind the text of its prompt. Where a prompt begins with just that text, the
+template has opened the answer as its generation tail did, and what it wrote from there up to the
+end of the turn is what the sampled ids say. So a prompt consists of the ids of the last one, the
+ids that were sampled, and what is new.
+
+Nothing is put in where the template opens its history in another way, leaves the thought out, or
+writes other control tokens than were sampled. Of an answer that the client cut short, or that is
+not written as it was sampled, as many whole tokens are put in as the template repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from mlx_backend.control import ControlTokens, Cut, content_of, place_of
+from mlx_backend.messages import RenderedAs, TokenIds
+from mlx_backend.recall import Told
+from mlx_backend.remembered import Remembered
+from mlx_backend.stop_ids import turn_marks
+from mlx_backend.templates import Template
+from mlx_backend.traits import TemplateTraits
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """`ids` in place of the characters of a prompt from `start` to `end`."""
+
+    start: int
+    end: int
+    answer: Remembered
+    ids: TokenIds = field(compare=False)
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+class TextDigest:
+    """Digests of the first characters of a text, further and further on."""
+
+    def __init__(self, characters: int = 0, state: Any = None) -> None:
+        self._state = blake2b(digest_size=16) if state is None else state
+        self.characters = characters
+
+    def of(self, text: str, characters: int) -> bytes:
+        """The digest of `text[:characters]`; `text` begins as it did the last time."""
+        if characters < self.characters:
+            return TextDigest().of(text, characters)
+        self._state.update(text[self.characters : characters].encode())
+        self.characters = characters
+        return bytes(self._state.digest())
+
+    def copy(self) -> TextDigest:
+        return TextDigest(self.characters, self._state.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """Which place an answer has, if any. Nothing from the character `until` on matters to it."""
+
+    splice: Splice | None
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The splices of a prompt, in order, and what the plan for the next one can begin with."""
+
+    splices: tuple[Splice, ...]
+    characters: int
+    digest: bytes
+    decisions: dict[tuple[Remembered, bool], _Decision]
+    begun: TextDigest
+
+    @property
+    def nbytes(self) -> int:
+        """What it keeps, the answers included."""
+        return sum(200 + answer.nbytes for answer, _ in self.decisions)
+
+    def rendered_as(self, history: int) -> RenderedAs:
+        return RenderedAs(self.characters, self.digest, history)
+
+
+class Splicer:
+    """Finds the places of answers in what one template renders. Immutable.
+
+    `marks` are the control tokens that the template writes in a turn of the assistant's, `closings`
+    those that stand behind one; `bytes_of` gives what a token says.
+    """
+
+    def __init__(
+        self,
+        control: ControlTokens,
+        marks: Iterable[int],
+        closings: Iterable[int],
+        bytes_of: Callable[[int], bytes],
+    ) -> None:
+        self._control = control
+        self._closings = frozenset(closings)
+        self._marks = self._closings.union(marks)
+        self._texts = {token.id: token.text.encode() for token in control.tokens}
+        self._bytes_of = bytes_of
+
+    def plan(
+        self, text: str, answers: Sequence[Told], before: Plan | None = None, shared: int = 0
+    ) -> Plan:
+        """The places of `answers` in `text`; `before` knows its first `shared` characters."""
+        digest = TextDigest() if before is None else before.begun.copy()
+        if digest.characters > shared:
+            digest = TextDigest()
+        digest.of(text, shared)
+        begun = digest.copy()
+        known = {} if before is None else before.decisions
+        decisions: dict[tuple[Remembered, bool], _Decision] = {}
+        splices: list[Splice] = []
+        for told in answers:
+            for answer in told.answers:
+                key = (answer, told.is_whole)
+                decision = known.get(key)
+                if decision is None or decision.until > shared:
+                    decision = self._decide(text, answer, digest, is_whole=told.is_whole)
+                decisions[key] = decision
+                end = splices[-1].end if splices else 0
+                if decision.splice is not None and decision.splice.start >= end:
+                    splices.append(decision.splice)
+                    break
+        return Plan(tuple(splices), len(text), digest.of(text, len(text)), decisions, begun)
+
+    def _decide(
+        self, text: str, answer: Remembered, digest: TextDigest, *, is_whole: bool
+    ) -> _Decision:
+        begin = answer.prompt.characters
+        if begin > len(text) or digest.of(text, begin) != answer.prompt.digest:
+            return _Decision(None, begin)
+        marks = [token for token in answer.ids.tolist() if token in self._marks]
+        inner: list[Cut] = []
+        for cut in self._control.cuts(text, begin):
+            if cut.id not in self._marks:
+                continue
+            place = len(inner)
+            if place < len(marks) and cut.id == marks[place]:
+                inner.append(cut)
+                continue
+            is_over = is_whole and place == len(marks)
+            if is_over and self._is_closed(text[begin : cut.start], cut, answer):
+                return _Decision(Splice(begin, cut.start, answer, answer.ids), cut.end)
+            return _Decision(self._repeated(text, cut.start, answer, inner), cut.end)
+        return _Decision(None, len(text) + 1)
+
+    def _is_closed(self, written: str, cut: Cut, answer: Remembered) -> bool:
+        """Whether the turn ends with `cut`, and the thought is in it."""
+        thought = self._control.as_content(answer.turn.thought.strip())
+        return cut.id in self._closings and thought in written
+
+    def _repeated(
+        self, text: str, limit: int, answer: Remembered, inner: Sequence[Cut]
+    ) -> Splice | None:
+        """As many of the sampled tokens as the template repeats before `limit`, outer white space
+        apart; `inner` are the control tokens on the way."""
+        begin = answer.prompt.characters
+        written = content_of(text[begin:limit]).encode()
+        count, length = self._common(answer.ids.tolist(), written)
+        if not count:
+            return None
+        end = place_of(text, begin, len(written[:length].decode()))
+        if any(cut.start < end < cut.end for cut in inner):
+            return None
+        return Splice(begin, end, answer, answer.ids[:count])
+
+    def _common(self, ids: Sequence[int], written: bytes) -> tuple[int, int]:
+        """How many tokens say what is written, up to the end of a character, and its bytes."""
+        count = length = 0
+        at = len(written) - len(written.lstrip())
+        is_begun = False
+        for place, token in enumerate(ids, 1):
+            said = self._texts.get(token) or self._bytes_of(token)
+            if not is_begun:
+                if said.isspace():
+                    continue
+                said, is_begun = said.lstrip(), True
+            if not said or not written.startswith(said, at):
+                break
+            at += len(said)
+            if at == len(written) or written[at] & 0xC0 != 0x80:
+                count, length = place, at
+        return count, length
+
+
+def splicer_for(
+    template: Template,
+    traits: TemplateTraits,
+    control: ControlTokens,
+    bytes_of: Callable[[int], bytes],
+) -> Splicer:
+    """The splicer of what `template` renders."""
+    marks, closings = turn_marks(template, control, shows_calls=traits.shows_tool_calls)
+    return Splicer(control, marks, closings, bytes_of)
