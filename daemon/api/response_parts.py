@@ -41,11 +41,13 @@ def _part(part: Any, path: Path) -> Part:
     if not isinstance(part, dict):
         raise refuse(path, "has to be an object or a string.")
     kind = part.get("type")
+    if not isinstance(kind, str):
+        raise refuse(path, "is a part without a type.", "unsupported_content")
     if kind in _NOT_SHOWN:
         return TextPart(not_shown(_NOT_SHOWN[kind]))
     if kind not in _TEXT_FIELDS:
-        shown = f"of type {kind[:40]!r}" if isinstance(kind, str) else "without a type"
-        raise refuse(path, f"is a part {shown}, which is not supported.", "unsupported_content")
+        reason = f"is a part of type {kind[:40]!r}, which is not supported."
+        raise refuse(path, reason, "unsupported_content")
     name = _TEXT_FIELDS[kind]
     text = part.get(name)
     if not isinstance(text, str):
