@@ -52,8 +52,11 @@ from mlx_backend.messages import (
     token_ids,
 )
 from mlx_backend.output import ByteDecoder, TextOutput
+from mlx_backend.output.formats import find_format
 
 TURN_START, TURN_END, END_OF_TEXT = 257, 258, 259
+CALL_MARK, FILL_BEFORE, FILL_AFTER, FILL_BETWEEN = 260, 261, 262, 263
+HERMES = find_format("<think></think><tool_call>", ())
 VOCABULARY_SIZE = 300
 SPAN_TOKEN_BYTES = 16
 CHECKPOINT_BYTES = 1_000
@@ -205,6 +208,8 @@ class Script:
     span_token_bytes: int = SPAN_TOKEN_BYTES
     checkpoint_bytes: int = CHECKPOINT_BYTES
     context_size: int = 200_000
+    takes_constraints: bool = False
+    can_fill_in: bool = False
     faults: Faults = field(default_factory=Faults)
 
 
@@ -402,7 +407,15 @@ class ScriptedBackend:
 
 
 class BytePrompts:
-    """Implements `interface.PromptEncoder` in ChatML form: one token per byte, turns by ids."""
+    """Implements `interface.PromptEncoder` in ChatML form: one token per byte, turns by ids.
+
+    `efforts` and `remembered` are what it was told, the newest last.
+    """
+
+    def __init__(self, *, can_fill_in: bool = False) -> None:
+        self.can_fill_in = can_fill_in
+        self.efforts: list[Effort] = []
+        self.remembered: list[tuple[Prompt, tuple[int, ...], SampledTurn]] = []
 
     def chat(
         self,
@@ -412,6 +425,7 @@ class BytePrompts:
         should_stop: ShouldStop = never,
         effort: Effort = NO_EFFORT,
     ) -> Prompt:
+        self.efforts.append(effort)
         head = list(messages[:1]) if messages and messages[0]["role"] == "system" else []
         ids: list[int] = []
         if tools:
@@ -441,10 +455,14 @@ class BytePrompts:
         return [TURN_START, *f"{role}\n{content}".encode(), TURN_END, *b"\n"]
 
     def remember(self, prompt: Prompt, sampled: Sequence[int], turn: SampledTurn) -> None:
-        """Rendered again, an answer has the same bytes, so the same tokens."""
+        """Only noted: rendered again, an answer has the same bytes, so the same tokens."""
+        self.remembered.append((prompt, tuple(sampled), turn))
 
     def fill_in(self, before: str, after: str, should_stop: ShouldStop = never) -> Prompt:
-        raise PromptRejected("this model cannot fill in", "suffix")
+        if not self.can_fill_in:
+            raise PromptRejected("this model cannot fill in", "suffix")
+        sides = [FILL_BEFORE, *before.encode(), FILL_AFTER, *after.encode(), FILL_BETWEEN]
+        return Prompt(token_ids(sides), Marks(is_raw=True))
 
     def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
         return self.ids(list(text.encode()))
@@ -468,7 +486,7 @@ class ScriptedModel:
             raise RuntimeError("the script says that loading fails")
         time.sleep(self.script.load_seconds)
         self.backend = ScriptedBackend(kind, self.script)
-        self.prompts = BytePrompts()
+        self.prompts = BytePrompts(can_fill_in=self.script.can_fill_in)
         self.info = ModelInfo(
             name="scripted",
             path="/models/scripted",
@@ -483,16 +501,21 @@ class ScriptedModel:
             checkpoint_bytes=0 if kind is CacheKind.SLICEABLE else self.script.checkpoint_bytes,
         )
 
-    call_mark_ids: frozenset[int] = frozenset()
+    call_mark_ids: frozenset[int] = frozenset({CALL_MARK})
 
     def output(self, form: AnswerForm) -> OutputStream:
-        return TextOutput(ByteDecoder(self.token_bytes), form.stop)
+        """Thoughts and calls in the Hermes form, spelled in bytes like all the rest."""
+        decoder = ByteDecoder(self.token_bytes)
+        return TextOutput(decoder, form.stop) if form.is_raw else HERMES.output(decoder, form)
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if 0 <= token < 256 else b""
 
     def compile(self, constraint: Constraint, prompt: Prompt) -> Grammar:
-        raise ConstraintRejected("this model takes no constraints")
+        """Nothing is enforced: the script has to say what fits."""
+        if not self.script.takes_constraints:
+            raise ConstraintRejected("this model takes no constraints")
+        return Grammar(constraint, "compiled")
 
 
 def filler(length: int, seed: int) -> str:

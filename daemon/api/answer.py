@@ -46,14 +46,18 @@ from mlx_backend.messages import (
     TokenScore,
 )
 
+CLOSING_TOKENS = 32
+"""How many tokens behind the only call may say nothing: the mark that closes it, and its turn's."""
+
 
 @dataclass(slots=True)
 class Answer:
     """One generation's answer, for one consumer. Usage is the same whichever way it is read.
 
-    `call_id` is what the ids of its calls begin with; with `has_one_call` it ends behind its first.
-    `text_of` is what a token says, for scores. `sampled` are the ids it consists of, `thought` of
-    them those that are reasoning.
+    `call_id` is what the ids of its calls begin with; with `has_one_call` it ends where more would
+    be said behind its first. `text_of` is what a token says, for scores.
+    `sampled` are the ids it consists of, `thought` of them those that are reasoning.
+    `is_ended_here`: these say more than was told. `is_ended_by_model`: they are a whole turn.
     """
 
     generation: Generation
@@ -67,6 +71,9 @@ class Answer:
     whole_calls: int = 0
     is_thinking: bool = False
     thought: int = 0
+    after_call: int = 0
+    is_ended_here: bool = False
+    is_ended_by_model: bool = False
 
     @property
     def opening(self) -> Opening:
@@ -102,6 +109,10 @@ class Answer:
                 yield Scored((self._score(score),))
             yield from self._events(self.output.push((token,)))
             self.thought += self.is_thinking
+            if self.has_one_call and self.whole_calls:
+                self.after_call += 1
+                if self.after_call > CLOSING_TOKENS:
+                    yield self._ended_here(EndReason.CALLS)
 
     def _score(self, score: TokenScore) -> Score:
         alternatives = (ScoredText(self.text_of(token), log) for token, log in score.alternatives)
@@ -109,6 +120,9 @@ class Answer:
 
     def _events(self, pieces: Iterable[Piece]) -> Iterator[Event]:
         for piece in pieces:
+            if self.has_one_call and self.whole_calls:
+                yield self._ended_here(EndReason.CALLS)
+                return
             match piece:
                 case TextPiece(text):
                     self.is_thinking = False
@@ -124,13 +138,10 @@ class Answer:
                 case CallFinished(index):
                     self.whole_calls += 1
                     yield CallDone(index)
-                    if self.has_one_call:
-                        yield self._ended(EndReason.CALLS)
-                        return
                 case Malformed(why):
                     yield Warned(why)
                 case StopFound(stop):
-                    yield self._ended(EndReason.STOP_STRING, stop)
+                    yield self._ended_here(EndReason.STOP_STRING, stop)
                     return
 
     def _last_events(self, reason: FinishReason) -> Iterator[Event]:
@@ -147,7 +158,12 @@ class Answer:
         elif is_cut:
             yield self._ended(EndReason.LENGTH)
         else:
+            self.is_ended_by_model = True
             yield self._ended(EndReason.CALLS if self.whole_calls else EndReason.STOP)
+
+    def _ended_here(self, reason: EndReason, stop: str | None = None) -> Ended:
+        self.is_ended_here = True
+        return self._ended(reason, stop)
 
     def _ended(self, reason: EndReason, stop: str | None = None) -> Ended:
         read = self.prompt - self.reused

@@ -17,7 +17,6 @@ from daemon.chat import (
     Completion,
     Conversation,
     Ended,
-    EndReason,
     Envelope,
     Event,
     TextBlock,
@@ -77,15 +76,17 @@ class Exchange:
             self._remember()
 
     def _remember(self) -> None:
-        """Not where a stop string cut it, nor in the middle of a call: then the ids say more than
-        the client was told."""
-        ended, sampled = self._collector.ended, self.answer.sampled
-        is_stopped = ended is not None and ended.reason is EndReason.STOP_STRING
-        is_chat = isinstance(self.request.prompt, Conversation)
-        if not is_chat or not sampled or is_stopped or self._collector.has_open_call:
-            return
+        """Only if the ids say what the client was told: whole turns, and text that was cut short.
+
+        What a stop string or the only call that was wanted ended says more; a call or a thought
+        that was cut may lack the mark that closes it.
+        """
+        ended, answer = self._collector.ended, self.answer
         turn = turn_of(self._collector.blocks, is_cut=ended is None)
-        self._prompts.remember(self._prompt, sampled, turn)
+        is_text = bool(turn.text) and not turn.calls and not self._collector.has_open_call
+        is_telling = not answer.is_ended_here and (answer.is_ended_by_model or is_text)
+        if isinstance(self.request.prompt, Conversation) and answer.sampled and is_telling:
+            self._prompts.remember(self._prompt, answer.sampled, turn)
 
 
 def turn_of(blocks: tuple[Block, ...], *, is_cut: bool) -> SampledTurn:

@@ -81,6 +81,8 @@ class AnswerPieces:
             return
         self._give_text(self._stops.push(_without_marks(text)))
         if self._stops.found is not None:
+            if rest := self._text.rest():
+                self._pieces.append(TextPiece(rest))
             self._pieces.append(StopFound(self._stops.found))
             self.is_stopped = True
 

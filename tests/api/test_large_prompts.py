@@ -24,6 +24,7 @@ class SlowPrompts(BytePrompts):
     """Encodes nothing large for five seconds, until it is told to stop or `opens`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.begun: list[str] = []
         self.stopped: list[str] = []
         self.opens = threading.Event()
