@@ -127,6 +127,11 @@ class AnswerWriting:
         return _MARKED.sub(lambda found: f"<[{self.token_ids[json.loads(found[1])]}]>", lark)
 
 
+def only_json(schema: Mapping[str, Any]) -> str:
+    """A grammar of JSON alone."""
+    return json.dumps({"grammars": [{"json_schema": _enforced(schema)}]})
+
+
 def _enforced(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with white space bounded; what cannot be enforced in it is an error."""
     return {**(schema or ANY_OBJECT), "x-guidance": {"whitespace_pattern": WHITE_SPACE}}

@@ -17,12 +17,12 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from mlx_backend.answer_grammar import AnswerWriting, Thought
+from mlx_backend.answer_grammar import AnswerWriting, Thought, only_json
 from mlx_backend.control import ControlToken
 from mlx_backend.errors import ConstraintRejected
 from mlx_backend.memo import Memo
 from mlx_backend.messages import CallableTool, Constraint, Grammar, Prompt
-from mlx_backend.output.formats import find_format
+from mlx_backend.output.formats import AnswerFormat
 from mlx_backend.output.lark import json_value, part_of
 
 MOST_CHARACTERS = 1 << 20
@@ -53,6 +53,8 @@ class GrammarCompiler:
         text = self._text(constraint, self._writing.thought_in(prompt))
         matcher = self._compiled.get(text)
         if matcher is None:
+            if constraint.schema is not None:  # a thought before it could hide what is wrong
+                self._matcher(only_json(constraint.schema))
             matcher = self._matcher(text)
             self._compiled.put(text, matcher)
         return Grammar(constraint, matcher)
@@ -70,9 +72,11 @@ class GrammarCompiler:
 
     def _enforceable(self, tool: CallableTool) -> CallableTool:
         """The tool with what cannot be enforced of its schema left out."""
-        schema = tool.schema
-        if schema is None or self._can_enforce(schema):
+        if tool.schema is None:
             return tool
+        schema = {**tool.schema, "type": "object"}
+        if self._can_enforce(schema):
+            return replace(tool, schema=schema)
         properties = schema.get("properties")
         if not isinstance(properties, Mapping):
             return replace(tool, schema=None)
@@ -104,10 +108,8 @@ class GrammarCompiler:
         matcher = LLMatcher(self._known(), text, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()  # finds out what never can begin
-        if matcher.is_error():
+        if matcher.is_error() or matcher.is_stopped():
             raise ConstraintRejected(f"the schema cannot be enforced: {_reason(matcher)}")
-        if matcher.is_stopped():
-            raise ConstraintRejected("the schema cannot be enforced: nothing is valid by it")
         return matcher
 
     def _known(self) -> LLTokenizer:
@@ -117,12 +119,16 @@ class GrammarCompiler:
 
 
 def compiler_for(
-    tokenizer: Any, template: str, control: Iterable[ControlToken], stop_ids: Iterable[int]
+    tokenizer: Any,
+    format: AnswerFormat,
+    control: Iterable[ControlToken],
+    stop_ids: Iterable[int],
 ) -> GrammarCompiler:
-    """The compiler of a model with this `tokenizers.Tokenizer` and chat template."""
+    """The compiler of a model that writes its answers so."""
     token_ids = {token.text: token.id for token in control}
-    writing = AnswerWriting(find_format(template, token_ids), token_ids, sorted(stop_ids))
-    return GrammarCompiler(tokenizer, writing)
+    added = tokenizer.get_added_tokens_decoder().items()
+    marks = {entry.content: token for token, entry in added if entry.content in format.marks}
+    return GrammarCompiler(tokenizer, AnswerWriting(format, token_ids | marks, sorted(stop_ids)))
 
 
 def make_vocabulary(tokenizer: Any, writing: AnswerWriting) -> LLTokenizer:
@@ -176,6 +182,8 @@ def _states_of(divisor: Any) -> int:
 
 
 def _reason(matcher: LLMatcher) -> str:
+    if matcher.stop_reason().startswith("NoExtension"):
+        return "nothing is valid by it"
     lines = [line.strip(" ^") for line in matcher.get_error().splitlines()]
     said = " ".join(line for line in lines if line and not line.startswith("<"))
     return said[:_MOST_REASON_CHARACTERS]

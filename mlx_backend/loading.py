@@ -13,25 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlx_backend.answers import Answers, find_answers
 from mlx_backend.context_size import context_size as served_context
 from mlx_backend.errors import (
     BackendError,
-    ConstraintRejected,
     ModelDamaged,
     ModelNotFound,
     ModelUnsupported,
 )
 from mlx_backend.file_limit import open_file_limit_kept
+from mlx_backend.grammar import GrammarCompiler, compiler_for
 from mlx_backend.identity import identity
 from mlx_backend.interface import Backend, OutputStream
 from mlx_backend.messages import AnswerForm, Constraint, Grammar, ModelInfo, Prompt
 from mlx_backend.model_files import check_weights, find_folder, read_config, read_json
-from mlx_backend.output import TextOutput
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
 from mlx_backend.recommended import recommended_sampling
 from mlx_backend.stop_ids import listed_ids, turn_end_ids
 from mlx_backend.templates import FunctionTemplate, JinjaTemplate, Template
-from mlx_backend.token_text import TokenText
 
 if TYPE_CHECKING:
     from mlx_backend.layers import CacheLayout
@@ -61,20 +60,21 @@ class MlxModel:
     info: ModelInfo
     backend: Backend
     prompts: MlxPromptEncoder
-    token_text: TokenText
+    answers: Answers
+    grammars: GrammarCompiler
 
     @property
     def call_mark_ids(self) -> frozenset[int]:
-        return frozenset()
+        return self.answers.call_mark_ids
 
     def output(self, form: AnswerForm) -> OutputStream:
-        return TextOutput(self.token_text.decoder(), form.stop)
+        return self.answers.output(form)
 
     def token_bytes(self, token: int) -> bytes:
-        return self.token_text.bytes_of(token)
+        return self.answers.token_text.bytes_of(token)
 
     def compile(self, constraint: Constraint, prompt: Prompt) -> Grammar:
-        raise ConstraintRejected("Constrained answers are not supported yet.")
+        return self.grammars.compile(constraint, prompt)
 
 
 def load(
@@ -105,6 +105,8 @@ def load(
     context, warnings = served_context(files.config, tokenizer.model_max_length, context_size)
     prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config), context)
     generation_config = read_json(files.folder / "generation_config.json", optional=True)
+    answers = find_answers(tokenizer.backend_tokenizer, _template_source(tokenizer))
+    listed = listed_ids(files.config, generation_config) | answers.ending_ids
     backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
     info = ModelInfo(
         name=name or _name(path_or_repo),
@@ -114,7 +116,7 @@ def load(
         cache_classes=layout.class_names,
         vocabulary_size=prompts.vocabulary.size,
         context_size=context,
-        stop_ids=_stop_ids(files.config, generation_config, tokenizer, prompts),
+        stop_ids=_stop_ids(listed, tokenizer, prompts),
         weight_bytes=weight_bytes,
         span_token_bytes=layout.span_token_bytes,
         checkpoint_bytes=layout.checkpoint_bytes,
@@ -123,7 +125,15 @@ def load(
         warnings=(*layout.warnings, *backend.warnings, *warnings, *prompts.warnings),
         default_sampling=recommended_sampling(generation_config, prompts.vocabulary.size),
     )
-    return MlxModel(info, backend, prompts, TokenText(tokenizer.backend_tokenizer))
+    return MlxModel(
+        info,
+        backend,
+        prompts,
+        answers,
+        compiler_for(
+            tokenizer.backend_tokenizer, answers.format, prompts.control.tokens, info.stop_ids
+        ),
+    )
 
 
 def load_prompts(path_or_repo: str) -> MlxPromptEncoder:
@@ -232,6 +242,11 @@ def _template(tokenizer: Any) -> Template | None:
     return JinjaTemplate(sources, special) if sources else None
 
 
+def _template_source(tokenizer: Any) -> str:
+    template = _template(tokenizer)
+    return "" if template is None else template.source
+
+
 def _bos_id(tokenizer: Any) -> int | None:
     """What the tokenizer puts in front of plain text, if that is its beginning-of-text token."""
     bos = tokenizer.bos_token_id
@@ -239,13 +254,8 @@ def _bos_id(tokenizer: Any) -> int | None:
     return int(bos) if bos is not None and ids[:1] == [bos] else None
 
 
-def _stop_ids(
-    config: Mapping[str, Any],
-    generation_config: Mapping[str, Any],
-    tokenizer: Any,
-    prompts: MlxPromptEncoder,
-) -> frozenset[int]:
-    found = set(listed_ids(config, generation_config)) | set(tokenizer.eos_token_ids)
+def _stop_ids(listed: frozenset[int], tokenizer: Any, prompts: MlxPromptEncoder) -> frozenset[int]:
+    found = set(listed) | set(tokenizer.eos_token_ids)
     template = _template(tokenizer)
     if template is not None:
         found |= turn_end_ids(template, prompts.control)
