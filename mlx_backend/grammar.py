@@ -182,8 +182,8 @@ def _states_of(divisor: Any) -> int:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    if matcher.stop_reason().startswith("NoExtension"):
-        return "nothing is valid by it"
     lines = [line.strip(" ^") for line in matcher.get_error().splitlines()]
     said = " ".join(line for line in lines if line and not line.startswith("<"))
+    if not said or said.startswith("NoExtension"):
+        return "nothing is valid by it"
     return said[:_MOST_REASON_CHARACTERS]
