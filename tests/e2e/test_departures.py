@@ -23,6 +23,8 @@ REQUESTS = [
     ("/v1/completions", {"prompt": LONG, "stream": True}),
     ("/v1/messages", body(LONG)),
     ("/v1/messages", body(LONG, stream=True)),
+    ("/v1/responses", {"input": LONG}),
+    ("/v1/responses", {"input": LONG, "stream": True}),
 ]
 
 
@@ -36,8 +38,13 @@ def daemon() -> Iterator[Daemon]:
 
 def other(payload: dict[str, Any], seed: int) -> dict[str, Any]:
     """The same request about something else, so that nothing of it is cached."""
-    text = filler(2000, seed)
-    return {**payload, "prompt": text} if "prompt" in payload else {**payload, **body(text)}
+    return about(payload, filler(2000, seed))
+
+
+def about(payload: dict[str, Any], text: str) -> dict[str, Any]:
+    """The same request with another text."""
+    name = next((name for name in ("prompt", "input") if name in payload), None)
+    return {**payload, **(body(text) if name is None else {name: text})}
 
 
 @pytest.mark.parametrize(("path", "payload"), REQUESTS)
@@ -57,8 +64,7 @@ def test_leaving_while_the_prompt_is_read_stops_the_reading(
 def test_leaving_while_the_answer_is_written_stops_the_writing(
     daemon: Daemon, path: str, payload: dict[str, Any]
 ) -> None:
-    short = {**payload, "prompt": "hi"} if "prompt" in payload else {**payload, **body("hi")}
-    connection = daemon.socket_with(short, path)
+    connection = daemon.socket_with(about(payload, "hi"), path)
     daemon.wait_until(lambda engine: any(each["generated"] for each in engine["running"]))
     connection.close()
     engine = daemon.wait_for_requests(seconds=NOTICED_SECONDS)
