@@ -14,6 +14,7 @@ from pydantic import Field
 from daemon.api.anthropic_content import MessageFields, conversation_messages, system_message
 from daemon.api.json_body import Body, Path, RequestBody, refuse
 from daemon.api.openai_fields import MAX_STOP_STRINGS, Share, token_limit
+from daemon.api.rules import EFFORT_LEVELS
 from daemon.api.session_key import session_in_metadata
 from daemon.chat import (
     CallRule,
@@ -30,7 +31,6 @@ FIELD_NAMES = FieldNames(prompt="messages", json_schema="output_config.format")
 UNSUPPORTED = ("thread", "compaction", "mcp_servers")
 """Fields that, unless empty, ask for another conversation than the one that is sent."""
 
-LEVELS = frozenset({"minimal", "low", "medium", "high", "xhigh", "max"})
 BUDGET_LEVELS = ((1_024, "minimal"), (4_096, "low"), (10_240, "medium"))
 """What agents mean by a budget of so many tokens at most; more is high."""
 
@@ -97,7 +97,7 @@ class OutputFields(Body):
     @property
     def level(self) -> str | None:
         """The effort, if it is one that is known."""
-        return self.effort if isinstance(self.effort, str) and self.effort in LEVELS else None
+        return next((level for level in EFFORT_LEVELS if level == self.effort), None)
 
 
 class MessagesFields(RequestBody):

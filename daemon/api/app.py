@@ -1,6 +1,6 @@
 """The ASGI application: routes, and one handler for everything that goes wrong.
 
-Every answer carries `x-request-id`, every error is JSON. Plain ASGI throughout.
+Every answer carries its request's id, every error is JSON. Plain ASGI throughout.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class RequestIds:
         request_id = self._new_id()
         added = [
             (b"x-request-id", request_id.encode()),
+            (b"request-id", request_id.encode()),  # as Anthropic's clients look for it
             (b"date", formatdate(usegmt=True).encode()),
         ]
 
