@@ -187,6 +187,7 @@ def read_calls(tape: Tape, calls: Calls, *, end: str = "", is_bare: bool = False
         character = yield from tape.skip_space()
         if character == "{":
             yield from JsonCall(tape, calls, end=end, is_bare=is_bare).read()
+            tape.keep()  # its closing brackets are no part of what follows
             is_begun = True
         elif character and is_list and character in ",]":
             tape.take(1)

@@ -43,10 +43,13 @@ class Llama(CallFormat):
         if (yield from tape.read_if(_FUNCTION)):
             yield from self._read_function(tape, calls)
             return
-        for tag in self._tags:
-            if (yield from tape.read_if(tag)):
-                break
+        yield from self._skip_tags(tape)
         yield from self._read_bare(tape, calls)
+
+    def _skip_tags(self, tape: Tape) -> Reading[None]:
+        yield from tape.skip_space()
+        for tag in self._tags:
+            yield from tape.read_if(tag)
 
     def _read_bare(self, tape: Tape, calls: Calls) -> Reading[None]:
         first = yield from tape.skip_space()
@@ -54,6 +57,7 @@ class Llama(CallFormat):
             yield from read_calls(tape, calls, is_bare=True)
             while (yield from tape.skip_space()) == ";":
                 tape.take(1)
+                yield from self._skip_tags(tape)
                 yield from read_calls(tape, calls, is_bare=True)
         else:
             yield from read_python_calls(tape, calls, is_bare=True)
