@@ -89,7 +89,7 @@ class PieceEncoder:
         self, rendered: str, splices: Sequence[Splice] = (), should_stop: ShouldStop = never
     ) -> TokenIds:
         """The ids of a rendered prompt, without any token added in front or behind."""
-        self._length.check(rendered, 0, should_stop)
+        self._check_length(rendered, 0, 0, splices, should_stop)
         parts = self._split(rendered, 0, splices)
         if not self.by_pieces:
             parts = _rejoined(parts)
@@ -115,7 +115,7 @@ class PieceEncoder:
             ids = self.encode(rendered, splices, should_stop)
             return Encoded(rendered, ids, splices=splices)
         characters, count = _shared(before, rendered, splices)
-        self._length.check(rendered[characters:], count, should_stop)
+        self._check_length(rendered, characters, count, splices, should_stop)
         parts = self._split(rendered, characters, splices)
         guard = self._after_token if characters else Guard()
         found = self._encode_parts(parts, guard, should_stop)
@@ -128,6 +128,22 @@ class PieceEncoder:
             strict=True,
         )
         return Encoded(rendered, ids, tuple(joints[-_MOST_JOINTS:]), tuple(bounds), splices)
+
+    def _check_length(
+        self,
+        rendered: str,
+        start: int,
+        known: int,
+        splices: Sequence[Splice],
+        should_stop: ShouldStop,
+    ) -> None:
+        """Refuse what is too long with `known` tokens before `start` and those of the splices."""
+        left: list[str] = []
+        for splice in splices:
+            if splice.start >= start:
+                left.append(rendered[start : splice.start])
+                start, known = splice.end, known + len(splice.ids)
+        self._length.check("".join([*left, rendered[start:]]), known, should_stop)
 
     def _split(self, rendered: str, start: int, splices: Sequence[Splice]) -> list[Part]:
         """[text, cut, text, …, text] from `start` on; a splice is a cut as well."""

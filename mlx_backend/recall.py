@@ -13,12 +13,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeAlias
 
 from mlx_backend.memo import Memo
 from mlx_backend.messages import SampledCall, SampledTurn
 from mlx_backend.remembered import Remembered, RememberedAnswers
 from mlx_backend.traits import REASONING_FIELDS, Message
+
+_Call: TypeAlias = tuple[str, str]
+"""A call's name and its arguments in one spelling: equal for calls that mean the same."""
 
 _MEMO_CHARACTERS = 8_000_000
 _EXACT_FLOAT = 2**53
@@ -55,31 +58,24 @@ class Recall:
         answers: list[Told] = []
         history = 0
         for message in messages:
-            told = self._told(message, history) if message.get("role") == "assistant" else None
-            if told is not None:
-                message = _as_said(message, told.answers[0].turn)
+            role = message.get("role")
+            calls = [self._call(call) for call in message.get("tool_calls") or ()]
+            told = self._told(message, calls, history) if role == "assistant" else None
+            if told is None:
+                said.append(message)
+            else:
+                said.append(_as_said(message, told))
                 answers.append(told)
-            said.append(message)
-            history = hash((history, *self._meaning(message)))
+            history = hash((history, role, _text(message), *calls))
         return Recalled(said, tuple(answers), history)
 
-    def _meaning(self, message: Mapping[str, Any]) -> tuple[object, ...]:
-        """What a message says, as far as all clients say it alike."""
-        text = message.get("content")
-        told = text.strip() if isinstance(text, str) else ""
-        calls = message.get("tool_calls")
-        if not calls:
-            return message.get("role"), told
-        return (message.get("role"), told, *(self._call(call) for call in calls))
-
-    def _told(self, message: Mapping[str, Any], history: int) -> Told | None:
-        calls = message.get("tool_calls") or ()
-        candidates = self._remembered.called(str(calls[0].get("id"))) if calls else ()
+    def _told(
+        self, message: Mapping[str, Any], calls: Sequence[_Call], history: int
+    ) -> Told | None:
+        first = message["tool_calls"][0].get("id") if calls else None
+        candidates = self._remembered.called(str(first)) if calls else ()
         candidates = candidates or self._remembered.after(history)
-        if not candidates:
-            return None
-        told = [self._call(call) for call in calls]
-        meant = [answer for answer in candidates if self._is_meant(message, told, answer.turn)]
+        meant = [answer for answer in candidates if self._is_meant(message, calls, answer.turn)]
         if meant:
             alike = (answer for answer in meant if answer.turn == meant[0].turn)
             return Told(tuple(alike), is_whole=True)
@@ -87,19 +83,20 @@ class Recall:
         return Told((begun[-1],), is_whole=False) if begun else None
 
     def _is_meant(
-        self, message: Mapping[str, Any], told: Sequence[tuple[str, str]], turn: SampledTurn
+        self, message: Mapping[str, Any], calls: Sequence[_Call], turn: SampledTurn
     ) -> bool:
         """Equal text and calls, and the thought, if it is there at all."""
-        if len(told) != len(turn.calls) or _text(message) != turn.text.strip():
+        if len(calls) != len(turn.calls) or _text(message) != turn.text.strip():
             return False
         thought = _thought(message)
         if thought is not None and not _reads_alike(thought, turn.thought):
             return False
-        calls = [(call.name, self._json(call.arguments)) for call in turn.calls]
-        return calls == told
+        return all(
+            name == call.name and arguments == self._json(call.arguments)
+            for (name, arguments), call in zip(calls, turn.calls, strict=True)
+        )
 
-    def _call(self, call: Mapping[str, Any]) -> tuple[str, str]:
-        """A call's name and arguments; equal for calls that mean the same."""
+    def _call(self, call: Mapping[str, Any]) -> _Call:
         function = call.get("function") or call
         return str(function.get("name")), self._json(function.get("arguments"))
 
@@ -157,17 +154,20 @@ def _is_begun(message: Mapping[str, Any], turn: SampledTurn) -> bool:
     return bool(said) and (said.startswith(text) or text.startswith(said))
 
 
-def _as_said(message: Mapping[str, Any], turn: SampledTurn) -> Message:
-    """The message with what the answer said; of one that was cut, what the client saw of it."""
+def _as_said(message: Mapping[str, Any], told: Told) -> Message:
+    """The message with what the answer said; of one that was cut, with what the client saw."""
+    turn = told.answers[0].turn
     said = {name: value for name, value in message.items() if name not in REASONING_FIELDS}
     text, thought = turn.text, turn.thought
-    if turn.is_cut and (seen := _text(message)) != text.strip():
+    if not told.is_whole:
+        seen, seen_thought = _text(message), _thought(message)
         text = _outer_blanks(text) + seen
-        thought = turn.thought if seen else _thought(message) or ""
+        if not seen or (seen_thought and not _reads_alike(seen_thought, thought)):
+            thought = seen_thought or ""
     said["content"] = text
     if thought:
         said["reasoning_content"] = thought
-    if turn.calls and message.get("tool_calls"):
+    if told.is_whole and turn.calls:
         pairs = zip(message["tool_calls"], turn.calls, strict=True)
         said["tool_calls"] = [_call_as_said(call, sampled) for call, sampled in pairs]
     return said

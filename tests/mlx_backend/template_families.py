@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from typing import Any
 
 from tokenizers import (
     AddedToken,
@@ -128,11 +129,14 @@ def with_tokens(tokenizer: Tokenizer, special: tuple[str, ...]) -> Tokenizer:
 
 
 def encoder_of(
-    family: str, now: Callable[[], datetime] = lambda: datetime(2024, 5, 17, 12, 30)
+    family: str,
+    now: Callable[[], datetime] = lambda: datetime(2024, 5, 17, 12, 30),
+    **options: Any,
 ) -> MlxPromptEncoder:
     """A fresh encoder, with nothing remembered."""
     chosen = FAMILIES[family]
     tokenizer = byte_level(chosen.special)
     bos = tokenizer.token_to_id(chosen.special[0]) if chosen.adds_bos else None
     template = JinjaTemplate(chosen.source, chosen.names)
-    return MlxPromptEncoder(tokenizer, template, Vocabulary(tokenizer.get_vocab_size(), bos), now)
+    vocabulary = Vocabulary(tokenizer.get_vocab_size(), bos)
+    return MlxPromptEncoder(tokenizer, template, vocabulary, now, **options)
