@@ -160,6 +160,26 @@ def test_a_tool_that_is_loaded_late_costs_only_its_own_definition(pair: Pair) ->
 
 
 @on("tiny-full")
+def test_what_was_said_is_not_read_again_when_it_comes_back(pair: Pair) -> None:
+    async def scenario() -> None:
+        messages: Messages = [say("user", "hello there")]
+        answers = []
+        for seed in range(4):
+            answers.append(
+                await ask(pair, messages, system=filler(200, 7), seed=seed, stream=bool(seed % 2))
+            )
+            messages = [*messages, said(answers[-1]), say("user", f"next {seed}")]
+        plain = 0
+        for before, after in pairwise(answers):
+            if [block.type for block in before.content] == ["text"]:
+                plain += 1
+                assert cached(after) >= prompt(before) + before.usage.output_tokens
+        assert plain >= 2
+
+    pair.run(scenario())
+
+
+@on("tiny-full")
 def test_counts_are_exact_also_with_tools_calls_long_results_and_thoughts(pair: Pair) -> None:
     thought = {"type": "thinking", "thinking": "I should look.", "signature": "x"}
     long_result = {**RESULT, "content": filler(5000, 6)}
