@@ -23,13 +23,15 @@ class Budget:
 
     A row keeps `token_bytes` for each token that it has room for, and `whole_bytes` however long
     it is: the state of the layers that do not grow, with the chunk that sliding windows hold
-    beside their window while it is read. A row grows by `growth_tokens`.
+    beside their window while it is read. A row grows by `growth_tokens`. `is_fixed`: the limit was
+    given for these alone, so other models' weights take nothing from it.
     """
 
     max_bytes: int | None
     token_bytes: int
     whole_bytes: int
     growth_tokens: int = GROWTH_TOKENS
+    is_fixed: bool = False
 
     @classmethod
     def of_model(cls, info: ModelInfo, max_bytes: int | None, chunk_tokens: int = 0) -> Budget:

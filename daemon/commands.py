@@ -5,13 +5,17 @@ Frozen throughout. Events take a way of their own (`deliveries`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from daemon.budget import Budget
 from daemon.deliveries import Generation
 from daemon.inspection import Question
 from daemon.records import Record
+from daemon.sources import ModelSource
 from daemon.status import EngineStatus
 from mlx_backend.interface import LoadedModel
 
@@ -35,19 +39,83 @@ class Ask:
     question: Question
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """The way back to whoever waits on `loop`. Its methods may be called on any thread."""
+
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+    def send(self, value: object) -> None:
+        self._send(self.future.set_result, value)
+
+    def fail(self, error: Exception) -> None:
+        self._send(self.future.set_exception, error)
+
+    def _send(self, settle: Callable[[Any], None], value: object) -> None:
+        def unless_gone() -> None:
+            if not self.future.done():
+                settle(value)
+
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self.loop.call_soon_threadsafe(unless_gone)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Want:
+    """Load a model, as soon as there is room, and say so. Whoever wants it has a lease already."""
+
+    source: ModelSource
+    since: float
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody waits for it any more."""
+
+    want: Want
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Nobody uses some model any more: it can make room, and its time begins to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Give a model's weights back now, if nobody uses it."""
+
+    key: str
+    reply: Reply
+
+
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End every request, close the backend, end the thread."""
+    """End every request, close the backends, end the thread."""
 
 
-Command: TypeAlias = Start | Cancel | Ask | Close
+Command: TypeAlias = Start | Cancel | Ask | Want | Forget | Released | Unload | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """A model that takes requests, and what its rows may take.
+
+    `is_closing`: another model has waited for long, so only who has a lease already gets in.
+    """
+
+    model: LoadedModel
+    budget: Budget | None = None
+    is_closing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What other threads may see. `model` and `budget` are there while the state is ready only."""
+    """What other threads may see. `models` are those that take requests, by key; `has_trees`:
+    something was loaded at some time, so that there is somebody to ask."""
 
     status: EngineStatus
-    model: LoadedModel | None = None
-    budget: Budget | None = None
+    models: Mapping[str, Available] = field(default_factory=dict)
+    has_trees: bool = False
     records: tuple[Record, ...] = ()

@@ -12,18 +12,37 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from daemon.budget import Budget
-from daemon.commands import Ask, Cancel, Close, Published, Start
+from daemon.commands import (
+    Ask,
+    Available,
+    Cancel,
+    Close,
+    Forget,
+    Published,
+    Released,
+    Reply,
+    Start,
+    Unload,
+    Want,
+)
 from daemon.deliveries import Delivery, Generation, Outbox
-from daemon.errors import ContextOverflow, GenerationFailed, MemoryOverflow, Overloaded
+from daemon.errors import (
+    ContextOverflow,
+    GenerationFailed,
+    MemoryOverflow,
+    Overloaded,
+)
 from daemon.generation import Failed, GenerationRequest, Usage
 from daemon.inference import ReadingPolicy
 from daemon.inspection import Inspection, Question
+from daemon.leases import Leases
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.checkpoints import PromptEnd
 from daemon.prefix_cache.policies import (
@@ -32,14 +51,13 @@ from daemon.prefix_cache.policies import (
     CheckpointPolicy,
     OffsetsFunction,
 )
+from daemon.records import Record
+from daemon.resident import RELOAD_PAUSES, RETRY_SECONDS, unavailable
+from daemon.residents import ResidencyLimits
 from daemon.sessions import Sessions
+from daemon.sources import ModelSource
 from daemon.status import EngineStatus, ModelStatus, RequestStatus
-from daemon.worker import (
-    RELOAD_PAUSES,
-    RETRY_SECONDS,
-    Worker,
-    unavailable,
-)
+from daemon.worker import Worker
 from mlx_backend.interface import LoadedModel, OutputStream
 from mlx_backend.messages import AnswerForm, ModelInfo, TextPiece, TokenIds
 
@@ -49,16 +67,19 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
+LOAD_SECONDS = 60.0
+"""How long a request waits for its model to be loaded; agents wait longer for headers."""
+
 JOIN_SECONDS = 4.0
 """How long closing waits for the chunk or the load that the thread is in, once it was told."""
 
 
 class Engine:
-    """Runs one model. `start` before anything else, `close` in the end."""
+    """Runs models. `start` before anything else, `close` in the end."""
 
     def __init__(
         self,
-        load: Callable[[], LoadedModel],
+        first: ModelSource | Callable[[], LoadedModel],
         *,
         make_cache: Callable[[ModelInfo], PrefixCache],
         make_budget: Callable[[ModelInfo], Budget] = Budget.without_limit,
@@ -70,6 +91,7 @@ class Engine:
         checkpoint_offsets: OffsetsFunction | None = None,
         max_sessions: int = 64,
         session_idle_seconds: float = 3600.0,
+        residency: ResidencyLimits = ResidencyLimits(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.monotonic,
         reload_pauses: Sequence[float] = RELOAD_PAUSES,
     ) -> None:
@@ -78,13 +100,16 @@ class Engine:
             checkpoints = ByFunction(checkpoint_offsets)
         policy = ReadingPolicy(chunk_tokens, max_concurrent, checkpoints)
         outbox = Outbox(self._receive)
-        sessions = Sessions(max_sessions=max_sessions, idle_seconds=session_idle_seconds)
+        self._first = first if isinstance(first, ModelSource) else ModelSource("", first)
+        self._leases = Leases()
         self._worker = Worker(
-            load,
+            self._first,
             make_cache,
             make_budget,
+            partial(Sessions, max_sessions=max_sessions, idle_seconds=session_idle_seconds),
             policy,
-            sessions,
+            self._leases,
+            residency,
             outbox,
             self._publish,
             clock,
@@ -105,24 +130,76 @@ class Engine:
         """Start the thread, which loads the model; returns at once."""
         self._thread.start()
 
-    def model(self) -> LoadedModel:
-        """The loaded model, for its encoder and its output streams, from any thread.
+    def model(self, key: str = "") -> LoadedModel:
+        """A loaded model, for its encoder and its output streams, from any thread.
 
-        Raises ModelUnavailable unless it is ready for requests.
+        Whoever does more than look has a lease. Raises ModelUnavailable unless it takes requests.
         """
+        return self._available(key).model
+
+    @asynccontextmanager
+    async def lease(
+        self, source: ModelSource | None = None, wait_seconds: float = LOAD_SECONDS
+    ) -> AsyncIterator[LoadedModel]:
+        """A model that stays loaded for the time; without a source the one of the start.
+
+        It is loaded if it is not, for which there may have to be room first. Raises
+        ModelUnavailable if that takes longer than `wait_seconds`, ModelDoesNotFit.
+        """
+        wanted = source or self._first
+        self._leases.take(wanted.key)
+        try:
+            found = self._published.models.get(wanted.key)
+            if found is None or found.is_closing or self._is_closing:
+                yield await self._loaded(wanted, wait_seconds)
+            else:
+                yield found.model
+        finally:
+            if self._leases.give_back(wanted.key, self._clock()):
+                self._worker.commands.put(Released())
+
+    async def _loaded(self, source: ModelSource, wait_seconds: float) -> LoadedModel:
+        if self._is_closing:
+            raise unavailable(ModelStatus("closed"))
+        reply = self._reply()
+        want = Want(source, self._clock(), reply)
+        self._worker.commands.put(want)
+        try:
+            model: LoadedModel = await asyncio.wait_for(reply.future, wait_seconds)
+        except TimeoutError:
+            raise unavailable(ModelStatus("loading")) from None
+        finally:
+            self._worker.commands.put(Forget(want))
+        return model
+
+    async def unload(self, key: str = "") -> None:
+        """Give a model's weights back. Raises ModelUnavailable for one in use."""
+        reply = self._reply()
+        self._worker.commands.put(Unload(key or self._first.key, reply))
+        await reply.future
+
+    def _reply(self) -> Reply:
+        loop = asyncio.get_running_loop()
+        return Reply(loop, loop.create_future())
+
+    def _available(self, key: str) -> Available:
         published = self._published
         if self._is_closing:
             raise unavailable(ModelStatus("closed"))
-        if published.model is None:
-            raise unavailable(published.status.model)
-        return published.model
+        wanted = key or self._first.key
+        found = published.models.get(wanted)
+        if found is None:
+            known = [status for status in published.status.models if status.key == wanted]
+            raise unavailable(known[0] if known else ModelStatus("unloaded"))
+        return found
 
     def submit(self, request: GenerationRequest) -> Generation:
         """Queue a request; its events come from the returned iterator.
 
         Raises ModelUnavailable, Overloaded, and ContextOverflow for a prompt that cannot fit.
         """
-        _check_fit(request, self.model().info.context_size, self._published.budget)
+        available = self._available(request.model)
+        _check_fit(request, available.model.info.context_size, available.budget)
         self._check_room()
         generation = Generation(request, asyncio.get_running_loop(), self._stop)
         arrived = self._live[generation] = self._clock()
@@ -144,14 +221,18 @@ class Engine:
         was stored; only while there is a model, whose words those are.
         """
         published = self._published
-        model = published.model
-        if with_texts and model is not None:
-            text_of = partial(_text, model.output)
-            shown = tuple(record.with_texts(text_of) for record in published.records)
-        else:
-            shown = tuple(record.status for record in published.records)
+        shown = tuple(
+            self._with_texts(record) if with_texts else record.status
+            for record in published.records
+        )
         begun = {record.status.id for record in published.records}
         return (*shown, *self._waiting(begun))
+
+    def _with_texts(self, record: Record) -> RequestStatus:
+        available = self._published.models.get(record.status.model or self._first.key)
+        if available is None:
+            return record.status
+        return record.with_texts(partial(_text, available.model.output))
 
     def _waiting(self, begun: Container[str]) -> tuple[RequestStatus, ...]:
         """Requests that stand in the queue, as far as the engine's thread has not `begun` them."""
@@ -162,12 +243,30 @@ class Engine:
             if generation.is_waiting and generation.request.id not in begun
         )
 
-    async def ask(self, question: Callable[[Inspection], Answer]) -> Answer:
+    async def ask(
+        self, question: Callable[[Inspection], Answer], *, session: str | None = None
+    ) -> Answer:
         """Put a question to the engine's thread, which answers between two chunks.
 
-        It may read and change what it is shown. Raises ModelUnavailable, and what it raises.
+        It may read and change what it is shown: the tree of the model that has `session`, or else
+        of the one used last. Raises ModelUnavailable, and what it raises.
         """
-        self.model()
+
+        def of_one(inspections: Sequence[Inspection]) -> Answer:
+            knowing = (each for each in inspections if session and each.sessions.has(session))
+            return question(next(knowing, inspections[0]))
+
+        return await self._ask(of_one)
+
+    async def ask_each(self, question: Callable[[Inspection], Answer]) -> list[Answer]:
+        """The same of every model with a tree."""
+        return await self._ask(lambda inspections: [question(each) for each in inspections])
+
+    async def _ask(self, question: Callable[[Sequence[Inspection]], Answer]) -> Answer:
+        if self._is_closing:
+            raise unavailable(ModelStatus("closed"))
+        if not self._published.has_trees:
+            raise unavailable(self._published.status.model)
         loop = asyncio.get_running_loop()
         asked = Question(question, loop, loop.create_future())
         self._questions.add(asked)

@@ -126,6 +126,14 @@ class ModelUnavailable(DaemonError):
     code = "model_unavailable"
 
 
+class ModelDoesNotFit(DaemonError):
+    """The model's weights are more than there is memory for; trying again will not help."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "model_does_not_fit"
+
+
 class GenerationFailed(DaemonError):
     """A step failed or the daemon stopped under a running request."""
 

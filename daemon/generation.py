@@ -33,6 +33,7 @@ class GenerationRequest:
 
     `session` is a label and a hint for retention; token ids alone decide what is reused. Without
     it the request opens a session of its own. `family` is what related sessions have in common.
+    `model` is the key of the model's source; "" is the one that the daemon starts with.
     """
 
     id: str
@@ -42,6 +43,7 @@ class GenerationRequest:
     session: str | None = None
     family: str | None = None
     is_limited: bool = True
+    model: str = ""
 
     @property
     def is_anonymous(self) -> bool:

@@ -8,7 +8,7 @@ raised, comes back to the loop that asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,18 @@ from typing import Any
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.records import Records
 from daemon.sessions import Sessions
-from mlx_backend.messages import ModelInfo
+from daemon.status import ModelStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the engine's thread owns, for the time of one question. `now` is its clock's."""
+    """What the engine's thread owns of one model, for the time of one question, whether its
+    weights are loaded or not. `now` is the engine's clock's."""
 
     cache: PrefixCache
     sessions: Sessions
     records: Records
-    model_info: ModelInfo
+    model: ModelStatus
     now: float
 
 
@@ -34,14 +35,17 @@ class Inspection:
 class Question:
     """One question on its way. `answer` belongs to `loop`; the methods run on any thread."""
 
-    ask: Callable[[Inspection], Any]
+    ask: Callable[[Sequence[Inspection]], Any]
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
 
-    def put_to(self, inspection: Inspection) -> Callable[[], None]:
-        """Ask it, on the engine's thread; what is returned sends the answer off."""
+    def put_to(self, inspections: Sequence[Inspection]) -> Callable[[], None]:
+        """Ask it, on the engine's thread; what is returned sends the answer off.
+
+        `inspections`: of every model with a tree, the last used first.
+        """
         try:
-            result = self.ask(inspection)
+            result = self.ask(inspections)
         except Exception as raised:
             error = raised  # the except clause unbinds its own name
             return lambda: self.fail(error)

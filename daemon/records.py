@@ -113,14 +113,14 @@ class Records:
             batch_copies=self._earlier.batch_copies + counters.batch_copies,
         )
 
-    def totals(self, counters: Counters | None = None) -> TotalsStatus:
-        """Since the daemon started, over all loads of the model; `counters` of the present one."""
-        counters = counters or Counters()
+    def totals(self, present: Sequence[Counters] = ()) -> TotalsStatus:
+        """Since the daemon started, over all loads of all models; `present` of those loaded."""
+        counted = (self._earlier, *present)
         return replace(
             self._totals,
-            chunks=self._earlier.chunks_read + counters.chunks_read,
-            steps=self._earlier.steps + counters.steps,
-            batch_copies=self._earlier.batch_copies + counters.batch_copies,
+            chunks=sum(each.chunks_read for each in counted),
+            steps=sum(each.steps for each in counted),
+            batch_copies=sum(each.batch_copies for each in counted),
         )
 
 
@@ -170,6 +170,7 @@ def request_status(turn: Turn, now: float) -> RequestStatus:
         reason=turn.reason,
         arrived_at=turn.generation.arrived_at,
         finish="" if turn.finish is None else turn.finish.value,
+        model=turn.request.model,
     )
 
 
@@ -206,10 +207,13 @@ def sampling_status(info: ModelInfo) -> SamplingStatus:
 
 
 def memory_status(
-    backend: Backend, turns: Sequence[Turn], budget_bytes: int | None
+    backends: Sequence[Backend], turns: Sequence[Turn], budgets: Sequence[int | None]
 ) -> MemoryStatus:
-    """Where the memory is, as the backend and the system tell it."""
-    report = backend.memory()
+    """Where the memory is, as the device and the system tell it. Without a model, what is left."""
+    if not backends:
+        return MemoryStatus(process_bytes=psutil.Process().memory_info().rss)
+    reports = [backend.memory() for backend in backends]
+    report = reports[0]  # of the whole device
     return MemoryStatus(
         device_active_bytes=report.active_bytes,
         device_pooled_bytes=report.pooled_bytes,
@@ -217,7 +221,7 @@ def memory_status(
         row_bytes=sum(turn.row.nbytes for turn in turns if turn.row is not None),
         process_bytes=psutil.Process().memory_info().rss,
         reserved_bytes=sum(turn.row_bytes for turn in turns),
-        budget_bytes=budget_bytes or 0,
+        budget_bytes=sum(limit or 0 for limit in budgets),
         pool_limit_bytes=report.pool_limit_bytes,
-        wired_bytes=report.wired_bytes,
+        wired_bytes=sum(each.wired_bytes for each in reports),
     )

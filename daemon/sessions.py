@@ -106,6 +106,9 @@ class Sessions:
             self._adopt(session, forked_from)
         return True
 
+    def has(self, id: str) -> bool:
+        return id in self._sessions
+
     def is_left(self, id: str) -> bool:
         """Whether it is anonymous and its request has ended: nobody can come back by its name."""
         session = self._sessions.get(id)

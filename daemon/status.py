@@ -8,7 +8,8 @@ the name says otherwise.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,10 @@ class SamplingStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """`state`: loading, ready, failed, closed. The rest is empty until the model is ready."""
+    """`state`: loading, ready, unloaded (until it is asked for), failed, closed.
+
+    The rest is empty until the model is ready for the first time. `key` tells models apart.
+    """
 
     state: str
     name: str = ""
@@ -44,6 +48,7 @@ class ModelStatus:
     warnings: tuple[str, ...] = ()
     error: str | None = None
     sampling: SamplingStatus | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,19 @@ class CacheStatus:
     thinned_checkpoints: int = 0
     failed_restores: int = 0
     skipped_captures: int = 0
+
+
+def combined(statuses: Sequence[CacheStatus]) -> CacheStatus:
+    """What several trees hold together."""
+    if len(statuses) == 1:
+        return statuses[0]
+    sums = {each.name: 0 for each in fields(CacheStatus) if each.name != "max_entries"}
+    for status in statuses:
+        for name in sums:
+            sums[name] += getattr(status, name)
+    limits = [each.max_entries for each in statuses]
+    known = [limit for limit in limits if limit is not None]
+    return CacheStatus(**sums, max_entries=sum(known) if len(known) == len(limits) else None)
 
 
 REASONS = (
@@ -126,6 +144,7 @@ class RequestStatus:
     `why_read` says in a sentence why what was read had to be read, `reason` in detail.
     `arrived_at` is a date in seconds of the Unix epoch. `finish` says how an answer ended: stop,
     length, repetition (it said the same without end) or cancelled; "" if it has not, or failed.
+    `arrived_at` is a date in seconds of the Unix epoch. `model` is its model's key.
     """
 
     id: str
@@ -143,6 +162,7 @@ class RequestStatus:
     reason: ReadReason | None = None
     arrived_at: float = 0.0
     finish: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +269,11 @@ class MemoryStatus:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """A snapshot published by the engine's thread; reading it never waits for a chunk."""
+    """A snapshot published by the engine's thread; reading it never waits for a chunk.
+
+    `model` is the last used of those that are loaded, `models` are all that were asked for.
+    `cache` is the sum over all of their trees.
+    """
 
     model: ModelStatus
     cache: CacheStatus = CacheStatus()
@@ -259,6 +283,7 @@ class EngineStatus:
     waiting: tuple[RequestStatus, ...] = ()
     recent: tuple[RequestStatus, ...] = ()
     sessions: tuple[SessionStatus, ...] = ()
+    models: tuple[ModelStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,46 @@
-"""The engine's thread from first to last: loads the model, obeys commands, survives failures.
+"""The engine's thread from first to last: obeys commands, works, survives failures.
 
 It sleeps while there is nothing to do: no polling, no timeouts but the pauses between attempts
-to load the model again and the time at which the next session has been idle for too long.
+to load a model again and the time at which the next session or model has been idle for too long.
 Whatever breaks below it, every request is answered, the model is loaded again, and until then the
 state says so. Commands come in by a queue, events and status go out; nothing else crosses.
-Threads are made elsewhere (`engine`), arrays handled below (`inference`).
+Threads are made elsewhere (`engine`), models come and go in `residents`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 from daemon.budget import Budget
-from daemon.commands import Ask, Cancel, Close, Command, Published, Start
+from daemon.commands import (
+    Ask,
+    Available,
+    Cancel,
+    Close,
+    Command,
+    Forget,
+    Published,
+    Released,
+    Start,
+    Unload,
+    Want,
+)
 from daemon.deliveries import Outbox
-from daemon.errors import ModelUnavailable
-from daemon.generation import Failed, Usage
-from daemon.inference import Inference, ReadingPolicy
-from daemon.inspection import Inspection, Question
+from daemon.errors import DaemonError
+from daemon.inference import ReadingPolicy
+from daemon.inspection import Question
+from daemon.leases import Leases
 from daemon.prefix_cache.cache import PrefixCache
-from daemon.records import Record, Records, memory_status, model_status, record_of, request_status
+from daemon.records import Record, Records, memory_status, record_of, request_status
+from daemon.resident import RELOAD_PAUSES, Resident, Workshop, unavailable
+from daemon.residents import ResidencyLimits, Residents
 from daemon.sessions import Sessions
-from daemon.status import EngineStatus, ModelStatus
-from daemon.turns import Phase, Turn
-from mlx_backend.errors import BackendError, StepFailed
-from mlx_backend.interface import LoadedModel
+from daemon.sources import ModelSource
+from daemon.status import EngineStatus, combined
 from mlx_backend.messages import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -36,89 +48,97 @@ log = logging.getLogger(__name__)
 PUBLISH_SECONDS = 0.1
 MIN_NAP_SECONDS = 1.0
 WEIGH_SECONDS = 1.0
-RETRY_SECONDS = 5
-RELOAD_PAUSES: tuple[float, ...] = (0.0, 1.0, 5.0, 30.0, 120.0)
 
 
 class Worker:
-    """Owns the model, the prefix tree and every turn; `run` is the body of the one thread."""
+    """Owns every model, tree and turn; `run` is the body of the one thread."""
 
     def __init__(
         self,
-        load: Callable[[], LoadedModel],
+        first: ModelSource,
         make_cache: Callable[[ModelInfo], PrefixCache],
         make_budget: Callable[[ModelInfo], Budget],
+        make_sessions: Callable[[], Sessions],
         policy: ReadingPolicy,
-        sessions: Sessions,
+        leases: Leases,
+        limits: ResidencyLimits,
         outbox: Outbox,
         publish: Callable[[Published], None],
         clock: Callable[[], float],
         reload_pauses: Sequence[float] = RELOAD_PAUSES,
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
-        self._load_model = load
-        self._make_cache = make_cache
-        self._make_budget = make_budget
-        self._policy = policy
         self._outbox = outbox
         self._publish = publish
         self._clock = clock
-        self._reload_pauses = reload_pauses
         self._records = Records()
-        self._sessions = sessions
-        self._model_status = ModelStatus("loading")
-        self._model: LoadedModel | None = None
-        self._inference: Inference | None = None
-        self._cache: PrefixCache | None = None
-        self._cache_identity = ""
-        self._arrivals = 0
-        self._failed_loads = 0
+        workshop = Workshop(
+            make_cache,
+            make_budget,
+            make_sessions,
+            policy,
+            self._records,
+            outbox,
+            self._tell,
+            clock,
+            reload_pauses,
+        )
+        self._residents = Residents(first, workshop, leases, limits)
         self._published_at = float("-inf")
         self._published_ends = 0
 
     def run(self) -> None:
         """The thread's whole life; only `Close` ends it."""
-        self._load()
-        while (failure := self._serve()) is not None:
-            self._recover(failure)
-        self._shut()
+        self._residents.load_first()
+        while self._obey_commands():
+            for resident in self._residents.busy:
+                with self._contained(resident):
+                    resident.work()
+        self._residents.shut()
+        self._tell(True)
 
-    def _serve(self) -> str | None:
-        """Work until told to close, or until something breaks: then what it was, in words."""
+    @contextmanager
+    def _contained(self, resident: Resident) -> Iterator[None]:
+        """What breaks costs this model's requests, and nobody else's."""
         try:
-            while self._obey_commands():
-                assert self._inference is not None, "busy without a model"
-                self._inference.decode_step()
-                self._tell()  # a chunk may take long: tokens do not wait for it
-                self._inference.read_chunk()
-                self._tell()
+            yield
         except Exception as error:
             log.exception("the engine broke; the model will be loaded again")
-            if not isinstance(error, StepFailed):
-                self._cache = None  # perhaps it is the tree that broke
-                self._sessions.attach(None)
-            return _in_words(error)
-        return None
+            self._residents.recover(resident, error)
 
     def _obey_commands(self) -> bool:
         """Carry out what was asked. True when there is work to do, False when told to close."""
-        self._sessions.expire(self._clock())
+        self._residents.expire(self._clock())
         while (command := self._next_command()) is not None:
-            self._sessions.expire(self._clock())
-            match command:
-                case Start():
-                    self._start(command)
-                case Cancel():
-                    self._cancel(command)
-                case Ask(question):
-                    self._answer(question)
-                case Close():
-                    return False
+            self._residents.expire(self._clock())
+            if isinstance(command, Close):
+                return False
+            self._obey(command)
+        self._residents.settle_wants()
         return True
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Start(generation):
+                resident = self._residents.get(generation.request.model)
+                with self._contained(resident):
+                    resident.start(command)
+            case Cancel():
+                self._cancel(command)
+            case Ask(question):
+                self._answer(question)
+            case Want():
+                self._residents.want(command)
+            case Forget(want):
+                self._residents.forget(want)
+            case Unload():
+                self._unload(command)
+            case Released() | Close():
+                pass
 
     def _next_command(self) -> Command | None:
         """The next command, or None if there is other work; sleeps while there is neither."""
-        if self._inference is None or not self._inference.turns:
+        if not self._residents.busy:
             return self._sleep()
         try:
             return self.commands.get_nowait()
@@ -126,22 +146,25 @@ class Worker:
             return None
 
     def _sleep(self) -> Command:
-        if self._model is not None:
-            self._model.backend.trim_pool()
+        for resident in self._residents.loaded:
+            assert resident.model is not None
+            resident.model.backend.trim_pool()
         while True:
-            self._sessions.expire(self._clock())
-            self._tell(must_publish=True)
-            pause, nap = self._reload_pause(), self._expiry_nap()
+            self._residents.expire(self._clock())
+            self._residents.settle_wants()
+            self._tell(True)
+            pause, nap = self._residents.reload_pause(), self._nap()
             command = self._next_within(min(pause, nap))
             if command is not None:
                 return command
             if pause < nap:
-                self._load()
+                self._residents.reload()
 
-    def _expiry_nap(self) -> float:
-        """Seconds until a session expires; a clock that runs apart from the queue's is no tick."""
-        expiry = self._sessions.next_expiry()
-        return math.inf if expiry is None else max(MIN_NAP_SECONDS, expiry - self._clock())
+    def _nap(self) -> float:
+        """Seconds until something is idle for too long; a clock that runs apart from the queue's
+        is no tick."""
+        expiry = self._residents.next_expiry()
+        return expiry if expiry == math.inf else max(MIN_NAP_SECONDS, expiry - self._clock())
 
     def _next_within(self, seconds: float) -> Command | None:
         try:
@@ -149,106 +172,30 @@ class Worker:
         except Empty:
             return None
 
-    def _reload_pause(self) -> float:
-        """Seconds until the model is loaded again; infinite if it is there or was given up."""
-        if self._model is not None or self._failed_loads >= len(self._reload_pauses):
-            return math.inf
-        return self._reload_pauses[self._failed_loads]
-
-    def _start(self, start: Start) -> None:
-        generation = start.generation
-        if self._inference is None:
-            usage = Usage(len(generation.request.prompt))
-            self._outbox.put(generation, Failed(unavailable(self._model_status), usage))
-            return
-        self._arrivals += 1
-        session = self._sessions.open(generation.request, self._clock())
-        self._inference.add(Turn(generation, self._arrivals, start.arrived, session))
-
     def _cancel(self, cancel: Cancel) -> None:
-        if self._inference is None:
-            return
-        for turn in self._inference.turns:
-            if turn.generation is cancel.generation:
-                self._inference.cancel(turn, is_whole=cancel.is_whole)
-                return
+        for resident in self._residents.busy:
+            with self._contained(resident):
+                if resident.cancel(cancel):
+                    return
+
+    def _unload(self, unload: Unload) -> None:
+        try:
+            self._residents.unload(unload.key)
+        except DaemonError as refusal:
+            unload.reply.fail(refusal)
+        else:
+            unload.reply.send(None)
 
     def _answer(self, question: Question) -> None:
         """What was changed is in the status before whoever asked for it hears so."""
-        model, cache = self._model, self._cache
-        if model is None or cache is None:
-            question.fail(unavailable(self._model_status))
+        found = [each.inspection() for each in self._residents.with_trees()]
+        inspections = [each for each in found if each is not None]
+        if not inspections:
+            question.fail(unavailable(self._residents.primary.status))
             return
-        now = self._clock()
-        send = question.put_to(Inspection(cache, self._sessions, self._records, model.info, now))
-        self._tell(must_publish=True)
+        send = question.put_to(inspections)
+        self._tell(True)
         send()
-
-    def _load(self) -> None:
-        self._model_status = replace(self._model_status, state="loading")
-        self._tell(must_publish=True)
-        try:
-            self._install(self._load_model())
-        except Exception as error:
-            is_meant = isinstance(error, BackendError)  # then its words say all
-            log.error("the model cannot be loaded: %s", error, exc_info=not is_meant)
-            was_servable = self._cache_identity != ""
-            self._failed_loads += 1
-            if isinstance(error, BackendError) and not was_servable:
-                self._failed_loads = len(self._reload_pauses)  # it will be no better next time
-            self._model_status = ModelStatus("failed", error=_in_words(error))
-
-    def _install(self, model: LoadedModel) -> None:
-        info = model.info
-        if self._cache is None or self._cache_identity != info.identity:
-            self._cache = self._make_cache(info)
-            self._cache_identity = info.identity
-            self._sessions.attach(self._cache)
-        self._inference = Inference(
-            model,
-            self._cache,
-            self._make_budget(info),
-            self._policy,
-            self._sessions,
-            self._records,
-            self._outbox,
-            self._announce,
-            self._clock,
-        )
-        self._model = model
-        self._model_status = model_status(info)
-        self._failed_loads = 0
-
-    def _recover(self, failure: str) -> None:
-        """Answer every request and drop the model; it is loaded again from the sleep."""
-        self._model_status = ModelStatus("failed", error=failure)
-        inference, self._inference = self._inference, None
-        if inference is not None:
-            inference.abandon(unavailable(self._model_status), self._cache is not None)
-        self._close_backend()
-
-    def _shut(self) -> None:
-        """Answer every request, keep what they have, give the device back."""
-        self._model_status = replace(self._model_status, state="closed")
-        inference, self._inference = self._inference, None
-        if inference is not None:
-            inference.stop(unavailable(self._model_status))
-        self._close_backend()
-        self._cache = None
-        self._tell(must_publish=True)
-
-    def _close_backend(self) -> None:
-        model, self._model = self._model, None
-        if model is None:
-            return
-        self._records.retire(model.backend.counters)
-        try:
-            model.backend.close()
-        except Exception:
-            log.exception("closing the backend failed")
-
-    def _announce(self) -> None:
-        self._tell(must_publish=True)
 
     def _tell(self, must_publish: bool = False) -> None:
         """Post the events of this pass; before that the status, if it is due.
@@ -260,46 +207,37 @@ class Worker:
         has_ends = self._records.closed > self._published_ends
         if must_publish or has_ends or now - self._published_at >= PUBLISH_SECONDS:
             self._published_at, self._published_ends = now, self._records.closed
-            budget = self._inference.rows.budget if self._inference is not None else None
             records = self._records.all + self._running_records(now)
-            self._publish(Published(self._status(now), self._model, budget, records))
+            has_trees = any(each.cache is not None for each in self._residents)
+            status = self._status(now)
+            self._publish(Published(status, self._available(), has_trees, records))
         self._outbox.post()
 
+    def _available(self) -> dict[str, Available]:
+        return {
+            each.source.key: Available(each.model, each.budget, self._residents.is_overdue(each))
+            for each in self._residents
+            if each.model is not None and not self._residents.is_leaving(each)
+        }
+
     def _running_records(self, now: float) -> tuple[Record, ...]:
-        turns = self._inference.turns if self._inference is not None else ()
-        return tuple(record_of(turn, now) for turn in turns if turn.phase is not Phase.WAITING)
+        return tuple(record_of(turn, now) for each in self._residents for turn in each.running())
 
     def _status(self, now: float) -> EngineStatus:
-        model, inference, records = self._model, self._inference, self._records
-        if model is None or inference is None:
-            return EngineStatus(
-                model=self._model_status,
-                totals=records.totals(),
-                recent=records.recent,
-                sessions=self._sessions.statuses(now),
-            )
-        running = [turn for turn in inference.turns if turn.phase is not Phase.WAITING]
+        residents, records = self._residents, self._records
+        running = [turn for each in residents for turn in each.running()]
+        backends = [each.model.backend for each in residents if each.model is not None]
+        budgets = [each.budget.max_bytes for each in residents if each.budget is not None]
+        max_age = WEIGH_SECONDS if any(each.turns for each in residents) else 0.0
         return EngineStatus(
-            model=self._model_status,
-            cache=inference.cache_status(),
-            totals=records.totals(model.backend.counters),
-            memory=memory_status(model.backend, running, inference.rows.budget.max_bytes),
+            model=residents.primary.status,
+            models=tuple(each.status for each in residents),
+            cache=combined([each.cache_status() for each in residents]),
+            totals=records.totals([backend.counters for backend in backends]),
+            memory=memory_status(backends, running, budgets),
             running=tuple(request_status(turn, now) for turn in running),
             recent=records.recent,
-            sessions=self._sessions.statuses(now, WEIGH_SECONDS if inference.turns else 0.0),
+            sessions=tuple(
+                status for each in residents for status in each.sessions.statuses(now, max_age)
+            ),
         )
-
-
-def unavailable(model: ModelStatus) -> ModelUnavailable:
-    """What a client hears while no model is ready."""
-    words = {
-        "loading": "the model is being loaded; try again in a moment",
-        "closed": "the daemon is shutting down; try again when it is back",
-    }
-    failed = f"the model is not there ({model.error}); try again in a moment"
-    return ModelUnavailable(words.get(model.state, failed), retry_after=RETRY_SECONDS)
-
-
-def _in_words(error: Exception) -> str:
-    is_meant = isinstance(error, BackendError)
-    return str(error) if is_meant else f"{type(error).__name__}: {error}"

@@ -58,10 +58,10 @@ class _SessionsApi:
             inside.sessions.reset(session)
             return inside.sessions.status(session, inside.now)
 
-        return json_response(SESSION_JSON.dump_json(await self._engine.ask(reset)))
+        return json_response(SESSION_JSON.dump_json(await self._engine.ask(reset, session=session)))
 
     async def delete(self, request: Request) -> Response:
         require_token(request)
         session = request.path_params["session"]
-        await self._engine.ask(lambda inside: inside.sessions.delete(session))
+        await self._engine.ask(lambda inside: inside.sessions.delete(session), session=session)
         return json_response(dump({"id": session, "object": "session", "deleted": True}))

@@ -239,3 +239,23 @@ def test_a_cut_turn_is_sent_again_after_its_session_was_forgotten(
             assert cold.tokens == again.tokens
 
     run(scenario())
+
+
+@every_kind
+def test_what_was_stored_is_good_after_the_weights_were_away(
+    folders: dict[str, Path], kind: str
+) -> None:
+    async def scenario() -> None:
+        prompt = ids(300, 1)
+        async with real(folders[kind]) as bench:
+            first = await bench.run(prompt)
+            longer = [*prompt, *first.tokens, *ids(40, 2)]
+            await bench.engine.unload()
+            assert bench.engine.status().model.state == "unloaded"
+            async with bench.engine.lease():
+                answer = await bench.run(longer)
+            assert len(bench.loads) == 2
+            assert answer.usage.reused >= 299
+        assert answer.tokens == (await cold(folders[kind], [longer]))[0]
+
+    run(scenario())

@@ -504,7 +504,7 @@ def test_what_a_question_raises_comes_back_and_breaks_nothing() -> None:
         async with running() as bench:
             with pytest.raises(ZeroDivisionError):
                 await bench.engine.ask(lambda seen: 1 // 0)
-            assert await bench.engine.ask(lambda seen: seen.model_info.name) == "scripted"
+            assert await bench.engine.ask(lambda seen: seen.model.name) == "scripted"
             assert len(bench.models) == 1
 
     run(scenario())

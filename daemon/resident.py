@@ -1,0 +1,250 @@
+"""One model on the engine's thread: its weights while they are loaded, and what outlives them.
+
+The prefix tree and the sessions belong to the model's identity, not to its weights: a model that
+is unloaded and loaded again goes on from what was read before. A model that breaks is loaded again
+by itself, after pauses that grow; its neighbours do not notice. Which model may be loaded when is
+decided in `residents`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from daemon.budget import Budget
+from daemon.commands import Cancel, Start
+from daemon.deliveries import Outbox
+from daemon.errors import ModelUnavailable
+from daemon.generation import Failed, Usage
+from daemon.inference import Inference, ReadingPolicy
+from daemon.inspection import Inspection
+from daemon.prefix_cache.cache import PrefixCache
+from daemon.records import Records, model_status
+from daemon.sessions import Sessions
+from daemon.sources import ModelSource
+from daemon.status import CacheStatus, ModelStatus
+from daemon.turns import Phase, Turn
+from mlx_backend.errors import BackendError, StepFailed
+from mlx_backend.interface import LoadedModel
+from mlx_backend.messages import ModelInfo
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 5
+RELOAD_PAUSES: tuple[float, ...] = (0.0, 1.0, 5.0, 30.0, 120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What every model is served with. `tell` posts events and status, at once if it is told."""
+
+    make_cache: Callable[[ModelInfo], PrefixCache]
+    make_budget: Callable[[ModelInfo], Budget]
+    make_sessions: Callable[[], Sessions]
+    policy: ReadingPolicy
+    records: Records
+    outbox: Outbox
+    tell: Callable[[bool], None]
+    clock: Callable[[], float]
+    reload_pauses: Sequence[float] = RELOAD_PAUSES
+
+
+class Resident:
+    """`cache` is there from the first load on. `used` is when it last had a request."""
+
+    def __init__(self, source: ModelSource, workshop: Workshop) -> None:
+        self.source = source
+        self.status = ModelStatus("unloaded", name=source.name, key=source.key)
+        self.model: LoadedModel | None = None
+        self.inference: Inference | None = None
+        self.cache: PrefixCache | None = None
+        self.sessions = workshop.make_sessions()
+        self.used = workshop.clock()
+        self._shop = workshop
+        self._identity = ""
+        self._was_servable = False
+        self._failed_loads = 0
+        self._is_to_be_loaded_again = False
+        self._arrivals = 0
+        self._alone: Budget | None = None
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        return self.inference.turns if self.inference is not None else ()
+
+    @property
+    def weight_bytes(self) -> int:
+        """What its weights take, or will take."""
+        return self.source.weight_bytes if self.model is None else self.model.info.weight_bytes
+
+    @property
+    def tree_bytes(self) -> int:
+        return 0 if self.cache is None else self.cache.status().bytes
+
+    @property
+    def budget(self) -> Budget | None:
+        return None if self.inference is None else self.inference.rows.budget
+
+    def set_budget(self, share: Callable[[Budget], Budget]) -> None:
+        """Let rows and tree have what `share` makes of what they would have alone."""
+        if self.inference is not None and self._alone is not None:
+            self.inference.rows.budget = share(self._alone)
+            self.inference.rows.settle()
+
+    def work(self) -> None:
+        """One token for each decoding row, and one chunk. Raises what breaks."""
+        assert self.inference is not None, "busy without a model"
+        self.inference.decode_step()
+        self._shop.tell(False)  # a chunk may take long: tokens do not wait for it
+        self.inference.read_chunk()
+        self._shop.tell(False)
+
+    def start(self, start: Start) -> None:
+        generation = start.generation
+        self.used = self._shop.clock()
+        if self.inference is None:
+            usage = Usage(len(generation.request.prompt))
+            self._shop.outbox.put(generation, Failed(unavailable(self.status), usage))
+            return
+        self._arrivals += 1
+        session = self.sessions.open(generation.request, self._shop.clock())
+        self.inference.add(Turn(generation, self._arrivals, start.arrived, session))
+
+    def cancel(self, cancel: Cancel) -> bool:
+        """Whether the request was this model's."""
+        for turn in self.turns:
+            if turn.generation is cancel.generation and self.inference is not None:
+                self.inference.cancel(turn, is_whole=cancel.is_whole)
+                return True
+        return False
+
+    def inspection(self) -> Inspection | None:
+        """What can be looked at: there is nothing before the first load."""
+        if self.cache is None:
+            return None
+        now = self._shop.clock()
+        return Inspection(self.cache, self.sessions, self._shop.records, self.status, now)
+
+    def load(self) -> Exception | None:
+        """Load it; what went wrong, if anything did."""
+        self.status = replace(self.status, state="loading")
+        self._shop.tell(True)
+        try:
+            self._install(self.source.load())
+        except Exception as error:
+            self._note_failed_load(error)
+            return error
+        return None
+
+    def _note_failed_load(self, error: Exception) -> None:
+        is_meant = isinstance(error, BackendError)  # then its words say all
+        log.error("the model cannot be loaded: %s", error, exc_info=not is_meant)
+        self._failed_loads += 1
+        if is_meant and not self._was_servable:
+            self._is_to_be_loaded_again = False  # it will be no better next time
+        self.status = replace(self.status, state="failed", error=in_words(error))
+
+    def _install(self, model: LoadedModel) -> None:
+        info, shop = model.info, self._shop
+        if self.cache is None or self._identity != info.identity:
+            self.cache = shop.make_cache(info)
+            self._identity = info.identity
+            self.sessions.attach(self.cache)
+        self._alone = shop.make_budget(info)
+        self.inference = Inference(
+            model,
+            self.cache,
+            self._alone,
+            shop.policy,
+            self.sessions,
+            shop.records,
+            shop.outbox,
+            lambda: shop.tell(True),
+            shop.clock,
+        )
+        self.model = model
+        self.status = replace(model_status(info), key=self.source.key)
+        self._failed_loads = 0
+        self._was_servable = self._is_to_be_loaded_again = True
+
+    def unload(self) -> None:
+        """Give the weights back and keep the tree. Nothing may be running."""
+        assert not self.turns, "a model was unloaded under a running request"
+        self.inference = None
+        self._is_to_be_loaded_again = False
+        self._close_backend()
+        self.status = replace(self.status, state="unloaded")
+
+    def drop_tree(self) -> None:
+        """Give back what was read, too."""
+        assert self.model is None, "the tree of a loaded model shrinks, it is not dropped"
+        self.cache, self._identity = None, ""
+        self.sessions.attach(None)
+
+    def recover(self, error: Exception) -> None:
+        """Answer every request and drop the weights; they are loaded again after a pause."""
+        if not isinstance(error, StepFailed):
+            self.cache, self._identity = None, ""  # perhaps it is the tree that broke
+            self.sessions.attach(None)
+        self.status = ModelStatus("failed", error=in_words(error), key=self.source.key)
+        inference, self.inference = self.inference, None
+        if inference is not None:
+            inference.abandon(unavailable(self.status), self.cache is not None)
+        self._is_to_be_loaded_again = True
+        self._close_backend()
+
+    def shut(self) -> None:
+        """Answer every request, keep what they have, give the device back."""
+        self.status = replace(self.status, state="closed")
+        inference, self.inference = self.inference, None
+        if inference is not None:
+            inference.stop(unavailable(self.status))
+        self._close_backend()
+        self.cache = None
+
+    def reload_pause(self) -> float:
+        """Seconds until it is loaded again; infinite if it is there, or nobody wants it to be."""
+        pauses = self._shop.reload_pauses
+        if self.model is not None or not self._is_to_be_loaded_again:
+            return math.inf
+        return pauses[self._failed_loads] if self._failed_loads < len(pauses) else math.inf
+
+    def want_loaded(self) -> None:
+        """Try again by itself if the first load fails for reasons that may pass."""
+        self._is_to_be_loaded_again = True
+
+    def cache_status(self) -> CacheStatus:
+        if self.inference is not None:
+            return self.inference.cache_status()
+        return CacheStatus() if self.cache is None else self.cache.status()
+
+    def running(self) -> list[Turn]:
+        return [turn for turn in self.turns if turn.phase is not Phase.WAITING]
+
+    def _close_backend(self) -> None:
+        model, self.model = self.model, None
+        if model is None:
+            return
+        self._shop.records.retire(model.backend.counters)
+        try:
+            model.backend.close()
+        except Exception:
+            log.exception("closing the backend failed")
+
+
+def unavailable(model: ModelStatus) -> ModelUnavailable:
+    """What a client hears while no model is ready."""
+    words = {
+        "loading": "the model is being loaded; try again in a moment",
+        "unloaded": "the model is not loaded; try again in a moment",
+        "closed": "the daemon is shutting down; try again when it is back",
+    }
+    failed = f"the model is not there ({model.error}); try again in a moment"
+    return ModelUnavailable(words.get(model.state, failed), retry_after=RETRY_SECONDS)
+
+
+def in_words(error: Exception) -> str:
+    is_meant = isinstance(error, BackendError)
+    return str(error) if is_meant else f"{type(error).__name__}: {error}"
