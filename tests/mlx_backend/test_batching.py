@@ -326,6 +326,12 @@ def test_padding_is_what_lies_left_of_the_shorter_rows() -> None:
         ([BatchShape((50,)), BatchShape((52, 60), has_left=True)], 100, [1, 0]),
         ([BatchShape((10,)), BatchShape((60,)), BatchShape((90,))], 60, [0, 1]),
         ([BatchShape((10,)), BatchShape((300,)), BatchShape((20,))], 0, []),
+        ([BatchShape((50,)), BatchShape((50,), is_constrained=True)], 100, []),
+        (
+            [BatchShape((50,), is_constrained=c) for c in (True, False, True, False)],
+            100,
+            [0, 2],
+        ),
     ],
 )
 def test_one_rebuild_at_a_time_is_planned(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -16,8 +17,8 @@ from tokenizers import pre_tokenizers
 from daemon import paths
 from mlx_backend import smollm2
 from mlx_backend.errors import ModelDamaged, ModelNotFound
-from mlx_backend.loading import load
-from mlx_backend.messages import AnswerForm, Sampling, TextPiece
+from mlx_backend.loading import MlxModel, load
+from mlx_backend.messages import AnswerForm, Constraint, Sampling, TextPiece
 
 ROOT = Path(__file__).parent.parent.parent
 HIDDEN, HEADS, KV_HEADS, LAYERS, CONTEXT = 64, 4, 2, 2, 256
@@ -196,23 +197,45 @@ def test_the_daemon_looks_where_it_is_put() -> None:
     assert paths.demo_model_folder() == smollm2.model_folder(paths.cache_folder())
 
 
-@pytest.mark.skipif(
-    not smollm2.is_fetched(paths.cache_folder()), reason="the real model was not fetched"
-)
-def test_the_real_model_knows_the_capital_of_france() -> None:
-    folder = smollm2.model_folder(paths.cache_folder())
-    model = load(str(folder))
-    question = "What is the capital of France?"
+@pytest.fixture(scope="module")
+def real_model() -> MlxModel:
+    if not smollm2.is_fetched(paths.cache_folder()):
+        pytest.skip("the real model was not fetched")
+    return load(str(smollm2.model_folder(paths.cache_folder())))
+
+
+def answer(
+    model: MlxModel, question: str, constraint: Constraint | None = None, most: int = 24
+) -> str:
     prompt = model.prompts.chat([{"role": "user", "content": question}])
-    row = model.backend.open_row(None, len(prompt) + 32)
+    grammar = None if constraint is None else model.compile(constraint, prompt)
+    row = model.backend.open_row(None, len(prompt) + most + 8)
     model.backend.read(row, prompt.tokens[:-1])
-    model.backend.start_decoding(row, int(prompt.tokens[-1]), Sampling(), prompt.tokens)
+    sampling = Sampling(grammar=grammar)
+    model.backend.start_decoding(row, int(prompt.tokens[-1]), sampling, prompt.tokens)
     output, pieces = model.output(AnswerForm()), []
-    for _ in range(24):
+    for _ in range(most):
         token = model.backend.step()[0].token
         if token in model.info.stop_ids:
             break
         pieces += output.push([token])
     model.backend.release(row)
     pieces += output.finish()
-    assert "Paris" in "".join(p.text for p in pieces if isinstance(p, TextPiece))
+    return "".join(p.text for p in pieces if isinstance(p, TextPiece))
+
+
+def test_the_real_model_knows_the_capital_of_france(real_model: MlxModel) -> None:
+    assert "Paris" in answer(real_model, "What is the capital of France?")
+
+
+def test_the_real_model_answers_as_a_schema_says(real_model: MlxModel) -> None:
+    properties = {
+        "city": {"type": "string", "maxLength": 20},
+        "country": {"enum": ["Germany", "France", "Italy"]},
+    }
+    names = list(properties)
+    schema = {"type": "object", "properties": properties, "required": names}
+    schema["additionalProperties"] = False
+    question = "What is the capital of France? Answer in JSON: city and country."
+    said = answer(real_model, question, Constraint(schema), most=40)
+    assert json.loads(said) == {"city": "Paris", "country": "France"}
