@@ -17,11 +17,12 @@ from mlx_backend.clock import ConversationClock
 from mlx_backend.content import Content
 from mlx_backend.control import ControlTokens
 from mlx_backend.conversation import Conversations
+from mlx_backend.effort import EffortSwitches
 from mlx_backend.errors import PromptRejected
 from mlx_backend.interface import ShouldStop
 from mlx_backend.length import stop_if
 from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
-from mlx_backend.messages import Prompt
+from mlx_backend.messages import NO_EFFORT, Effort, Prompt
 from mlx_backend.places import Traced
 from mlx_backend.recall import Recall
 from mlx_backend.rendered import RenderedEncoder
@@ -47,6 +48,7 @@ class ChatEncoder:
         self._content = Content(control)
         self._conversations = Conversations(self.traits, self._content)
         self._marks = MarkFinder(template, self.traits, rendered.encode)
+        self._effort = EffortSwitches(template.variables)
         self._clock = ConversationClock(now)
 
     def check_pieces(self) -> None:
@@ -61,8 +63,10 @@ class ChatEncoder:
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
         should_stop: ShouldStop,
+        effort: Effort = NO_EFFORT,
     ) -> Prompt:
         check_options(options)
+        options = {**self._effort.options(effort), **options}
         options = self._content.data(options, "template_options")
         named = [self._content.tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
         known_tools = [tool for _, tool in named]

@@ -104,7 +104,7 @@ class MlxPromptEncoder:
             raise PromptRejected(
                 "This model has no chat template; ask it to complete plain text.", "messages"
             )
-        prompt = self._chat.encode(messages, tools, template_options or {}, should_stop)
+        prompt = self._chat.encode(messages, tools, template_options or {}, should_stop, effort)
         self._within_vocabulary(prompt.tokens, "messages")
         return prompt
 

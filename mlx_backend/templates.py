@@ -7,14 +7,15 @@ clock is the caller's: a date that changes inside a conversation would cost all 
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -26,9 +27,15 @@ _RESERVED_OPTIONS = ("messages", "tools", "documents", "add_generation_prompt", 
 
 
 class Template(Protocol):
-    """Renders messages (masked and normalised already) to text."""
+    """Renders messages (masked and normalised already) to text.
+
+    `variables` are those that it asks its caller for, each with the words it compares it with.
+    """
 
     source: str
+
+    @property
+    def variables(self) -> Mapping[str, frozenset[str]]: ...
 
     def render(
         self,
@@ -62,7 +69,9 @@ class JinjaTemplate:
         self.source = source + (tool_source or "")
         self._special_tokens = dict(special_tokens)
         environment = _environment()
+        sources = [source] if tool_source is None else [source, tool_source]
         try:
+            self.variables = _variables(environment, sources)
             self._plain = environment.from_string(source)
             self._with_tools = environment.from_string(tool_source or source)
         except jinja2.TemplateError as error:
@@ -107,6 +116,7 @@ class FunctionTemplate:
 
     def __init__(self, function: Callable[..., str], source: str) -> None:
         self.source = source
+        self.variables = dict.fromkeys(_keywords(function, source), frozenset[str]())
         self._function = function
 
     def render(
@@ -138,6 +148,34 @@ class FunctionTemplate:
         generation: bool,
     ) -> Iterator[str]:
         yield self.render(messages, tools, options, now, generation=generation)
+
+
+def _variables(
+    environment: jinja2.Environment, sources: Iterable[str]
+) -> Mapping[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for tree in map(environment.parse, sources):
+        for name in meta.find_undeclared_variables(tree):
+            found.setdefault(name, frozenset())
+        for comparison in tree.find_all(nodes.Compare):
+            words = set(_words(comparison.find_all(nodes.Const)))
+            for variable in comparison.find_all(nodes.Name):
+                if variable.name in found:
+                    found[variable.name] |= words
+    return found
+
+
+def _words(constants: Iterable[nodes.Const]) -> Iterator[str]:
+    """The texts among them; a list of constants is one."""
+    for constant in constants:
+        values = constant.value if isinstance(constant.value, (list, tuple)) else [constant.value]
+        yield from (value for value in values if isinstance(value, str))
+
+
+def _keywords(function: Callable[..., str], source: str) -> set[str]:
+    """The options that a function takes by name, or looks for among those that it takes."""
+    looked_for = re.findall(r"[\"'](\w+)[\"'] in \w*kwargs|kwargs\.get\([\"'](\w+)", source)
+    return {*inspect.signature(function).parameters, *map("".join, looked_for)}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
