@@ -6,6 +6,7 @@ one is the same request as one that sends all of its items. Instructions are not
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -184,7 +185,7 @@ class ResponsesFields(RequestBody):
     def _told(self, tools: Tools) -> Fields:
         """What the response repeats, with the API's defaults where the request is silent."""
         text, reasoning = self.text or TextFields(), self.reasoning or ReasoningFields()
-        return {
+        told: Fields = {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "metadata": self.metadata if isinstance(self.metadata, dict) else {},
@@ -202,6 +203,17 @@ class ResponsesFields(RequestBody):
             "top_p": self.top_p,
             "truncation": "disabled",
         }
+        for name, value in told.items():
+            _check_numbers(name, value)
+        return told
+
+
+def _check_numbers(name: str, value: Any) -> None:
+    """What is repeated has to be JSON, which has no words for some numbers that JSON spells."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise refuse((name,), "holds a number that is not finite.") from None
 
 
 class OpenAIResponses:

@@ -25,6 +25,8 @@ ROUTES = [
     ("GET", "/v1/models/x"),
     ("POST", CHAT),
     ("POST", "/v1/completions"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/x"),
     ("GET", "/no/such/route"),
     ("OPTIONS", CHAT),
     ("GET", "/v1/sessions"),

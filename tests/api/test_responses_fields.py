@@ -280,3 +280,20 @@ def test_what_cannot_be_done_is_refused_by_its_field(
 @pytest.mark.parametrize("field", ["background", "conversation", "prompt", "tools", "store"])
 def test_null_is_the_absence_of_a_field(field: str) -> None:
     assert parsed(**{field: None}) == parsed()
+
+
+@pytest.mark.parametrize(
+    ("fields", "at_fault"),
+    [
+        ('"metadata":{"a":NaN}', "metadata"),
+        ('"text":{"format":{"type":"json_schema","schema":{"a":1e999}}}', "text"),
+        ('"tools":[{"type":"function","name":"x","parameters":{"a":-Infinity}}]', "tools"),
+        ('"instructions":"\\ud83d"', "instructions"),
+    ],
+)
+def test_what_is_no_json_is_refused_since_a_reply_would_repeat_it(
+    fields: str, at_fault: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        OpenAIResponses(ResponseStore()).parse(f'{{"input":"hi",{fields}}}'.encode())
+    assert caught.value.field == at_fault
