@@ -56,7 +56,8 @@ class Answer:
 
     `call_id` is what the ids of its calls begin with; with `has_one_call` it ends where more would
     be said behind its first. `text_of` is what a token says, for scores.
-    `sampled` are the ids it consists of, `thought` of them those that are reasoning.
+    `sampled` are the ids it consists of, of which so many were `told` (the last ones may be held
+    back, as what may become a mark is) and so many are a `thought`.
     `is_ended_here`: these say more than was told. `is_ended_by_model`: they are a whole turn.
     """
 
@@ -68,6 +69,7 @@ class Answer:
     text_of: Callable[[int], bytes] = lambda token: b""
     reused: int = 0
     sampled: list[int] = field(default_factory=list)
+    told: int = 0
     whole_calls: int = 0
     is_thinking: bool = False
     thought: int = 0
@@ -107,7 +109,10 @@ class Answer:
             self.sampled.append(token)
             if score is not None:
                 yield Scored((self._score(score),))
-            yield from self._events(self.output.push((token,)))
+            pieces = self.output.push((token,))
+            yield from self._events(pieces)
+            if pieces:
+                self.told = len(self.sampled)
             self.thought += self.is_thinking
             if self.has_one_call and self.whole_calls:
                 self.after_call += 1

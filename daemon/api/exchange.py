@@ -85,8 +85,9 @@ class Exchange:
         turn = turn_of(self._collector.blocks, is_cut=ended is None)
         is_text = bool(turn.text) and not turn.calls and not self._collector.has_open_call
         is_telling = not answer.is_ended_here and (answer.is_ended_by_model or is_text)
-        if isinstance(self.request.prompt, Conversation) and answer.sampled and is_telling:
-            self._prompts.remember(self._prompt, answer.sampled, turn)
+        sampled = answer.sampled[: answer.told] if turn.is_cut else answer.sampled
+        if isinstance(self.request.prompt, Conversation) and sampled and is_telling:
+            self._prompts.remember(self._prompt, sampled, turn)
 
 
 def turn_of(blocks: tuple[Block, ...], *, is_cut: bool) -> SampledTurn:

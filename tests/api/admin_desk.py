@@ -35,8 +35,11 @@ class Desk:
         headers = {"authorization": f"Bearer {TOKEN}"}
         return await self.client.request(method, path, headers=headers, **options)
 
-    async def post(self, path: str, body: Any, send: Send) -> None:
-        """Post a body as a server would; what is answered goes to `send` as it comes."""
+    async def post(
+        self, path: str, body: Any, send: Send, leaves: asyncio.Event | None = None
+    ) -> None:
+        """Post a body as a server would; what is answered goes to `send` as it comes. The client
+        stays until it `leaves`."""
         content = json.dumps(body).encode()
         headers = {"host": f"localhost:{PORT}", "content-type": "application/json"}
         scope = {
@@ -50,8 +53,8 @@ class Desk:
         async def receive() -> Message:
             message = next(messages, None)
             if message is None:
-                await asyncio.Event().wait()  # the client stays
-            assert message is not None
+                await (leaves or asyncio.Event()).wait()
+                return {"type": "http.disconnect"}
             return message
 
         await self.app(scope, receive, send)

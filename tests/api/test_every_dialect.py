@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Message
 
 from mlx_backend.messages import Effort, SampledCall, SampledTurn
 from tests.api.admin_desk import Desk, desk
@@ -48,6 +49,10 @@ async def post(at: Desk, wire: Wire, content: Any = "hi", **fields: Any) -> http
 async def asked(at: Desk, wire: Wire, content: Any = "hi", **fields: Any) -> Said:
     stream = bool(fields.get("stream"))
     return wire.said(await post(at, wire, content, **fields), stream=stream)
+
+
+async def ignore(message: Message) -> None:
+    """A client that does not look."""
 
 
 def error_message(answer: httpx2.Response) -> str:
@@ -621,5 +626,29 @@ def test_the_end_of_a_turn_is_neither_text_nor_counted() -> None:
             for wire in (CHAT, COMPLETIONS, MESSAGES, RESPONSES):
                 said = await asked(at, wire)
                 assert (said.text, said.generated) == ("ok", 2)
+
+    run(scenario())
+
+
+@every_chat
+@whole_and_streamed
+def test_what_a_client_saw_before_it_left_is_remembered_as_cut(wire: Wire, stream: bool) -> None:
+    """Its next request has the text as far as it came."""
+
+    async def scenario() -> None:
+        async with saying("one two  <tool_call>") as at:
+            at.bench.steps.allow(12)
+            gone = asyncio.Event()
+            body = wire.body(stream=stream, **wire.tools("ls"))
+            asking = asyncio.create_task(at.post(wire.path, body, ignore, leaves=gone))
+            await at.bench.steps.standing()
+            await asyncio.sleep(0.05)  # what was drawn is taken by then
+            gone.set()
+            await asyncio.sleep(0.05)
+            at.bench.steps.free()
+            await asking
+            [(_, sampled, turn)] = at.bench.models[-1].prompts.remembered
+            assert turn.is_cut
+            assert bytes(sampled).decode() == turn.text == "one two"  # the rest was held back
 
     run(scenario())
