@@ -64,14 +64,20 @@ class GemmaFormat(CallFormat):
         if head is None:
             raise NotACall("What was begun as a call names no tool.")
         tape.at = head.end
+        key = yield from self._read_next_key(tape)
         writer = ArgumentWriter(calls, calls.start(head.names[0].strip()))
         try:
-            while not (yield from self._is_over(tape, "}")):
-                yield from self._read_argument((yield from self._read_key(tape)), tape, writer)
+            while key is not None:
+                yield from self._read_argument(key, tape, writer)
+                key = yield from self._read_next_key(tape)
         except OutputEnded:
             if not writer.is_between_arguments:
                 raise
+            tape.take_all()
         writer.finish()
+
+    def _read_next_key(self, tape: Tape) -> Reading[str | None]:
+        return None if (yield from self._is_over(tape, "}")) else (yield from self._read_key(tape))
 
     def _read_argument(self, key: str, tape: Tape, writer: ArgumentWriter) -> Reading[None]:
         first = yield from _next(tape)

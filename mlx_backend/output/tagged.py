@@ -70,7 +70,8 @@ class TaggedFormat(CallFormat):
 
     def read(self, tape: Tape, calls: Calls) -> Reading[None]:
         opening = next(mark for mark in self.openings if tape.text.startswith(mark, tape.at))
-        tape.take(len(opening))
+        if opening not in self.tags.call:  # the block's, which some models leave out
+            tape.take(len(opening))
         yield from self._read_call(tape, calls)
         if not self.tags.call_end or not self.tags.block_end:
             return

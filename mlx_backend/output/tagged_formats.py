@@ -14,7 +14,7 @@ from mlx_backend.output.call_format import Calls, Spelling
 from mlx_backend.output.chains import SPACE, Chain, Until, Word, read_one_of, take_end
 from mlx_backend.output.json_calls import read_call
 from mlx_backend.output.tagged import TaggedFormat, Tags
-from mlx_backend.output.tape import MARK, Reading, Search, Tape
+from mlx_backend.output.tape import MARK, OutputEnded, Reading, Search, Tape
 
 _ATTRIBUTE = re.compile(r"""([\w.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 
@@ -260,7 +260,11 @@ class MiniCpmFormat(TaggedFormat):
             value_end=spelled("</param>"),
             call_end=spelled("</function>"),
         )
-        self._literal_end: Chain = (literal_end, SPACE, tags.value_end)
+        behind: Chain = (literal_end, SPACE, tags.value_end, SPACE)
+        self._literal_ends: tuple[Chain, ...] = (
+            (*behind, *tags.argument),
+            (*behind, tags.call_end),
+        )
         return tags
 
     def key_of(self, attributes: Sequence[str]) -> tuple[str, Types | None]:
@@ -275,11 +279,18 @@ class MiniCpmFormat(TaggedFormat):
             writer.push(text)
             if mark is None:
                 yield from tape.more()
-            elif (found := (yield from read_one_of(tape, (self._literal_end,)))) is not None:
-                tape.at = found.end
+            elif (yield from self._ends_here(tape)):
+                tape.take(len(mark))
+                yield from take_end(tape, (SPACE, self.tags.value_end))
                 return
             else:
                 writer.push(tape.take(len(mark)))
+
+    def _ends_here(self, tape: Tape) -> Reading[bool]:
+        try:
+            return (yield from read_one_of(tape, self._literal_ends)) is not None
+        except OutputEnded:
+            return True
 
 
 class KimiK3Format(TaggedFormat):

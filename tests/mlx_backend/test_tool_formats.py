@@ -1,0 +1,336 @@
+"""The calls of every family, read from what its models write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_backend.messages import CallableTool, CallArguments, CallFinished
+from tests.mlx_backend.written_calls import (
+    FORMATS,
+    WRITERS,
+    Call,
+    Told,
+    open_answer,
+    read_answer,
+    told,
+)
+
+SCHEMA = {
+    "properties": {
+        "path": {"type": "string"},
+        "content": {"type": "string"},
+        "zip": {"type": "string"},
+        "retries": {"type": "integer"},
+        "ratio": {"type": "number"},
+        "dry": {"type": "boolean"},
+        "tags": {"type": "array"},
+        "opt": {"type": ["integer", "null"]},
+        "env": {"$ref": "#/$defs/Env"},
+    },
+    "$defs": {"Env": {"type": "object"}},
+}
+TOOLS = (CallableTool("write", SCHEMA), CallableTool("now", {"properties": {}}))
+TAGGED = [
+    "qwen-coder", "seed", "glm", "longcat", "hunyuan", "minimax", "muse-spark", "dsml", "dsml-4",
+    "minicpm", "kimi-k3",
+]  # fmt: skip
+JSON = ["kimi", "deepseek", "solar"]
+GEMMA = ["gemma-4", "function-gemma", "tool-code"]
+FAMILIES = [*TAGGED, *JSON, *GEMMA]
+UNMARKED = {"llama"}  # has no mark of its own, so it is a call only where an answer begins
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def ways(name: str, text: str, **kinds: Any) -> Iterator[Any]:
+    """The answer, however its tokens are grouped, with and without tokens for the marks."""
+    for with_tokens in (False, True):
+        for group in (1, 2, 7, 10_000):
+            pieces = read_answer(
+                FORMATS[name], text, TOOLS, with_tokens=with_tokens, group=group, **kinds
+            )
+            yield told(pieces)
+
+
+def assert_told(name: str, text: str, *calls: Call, says: str = "", **kinds: Any) -> None:
+    """Nothing but these calls and this text, with no warning."""
+    for answer in ways(name, text, **kinds):
+        assert (answer.finished, answer.text) == ([*calls], says)
+        assert not answer.unfinished
+        assert not answer.warnings
+
+
+ALL = {
+    "path": "a b.txt",
+    "zip": "02134",
+    "retries": 5,
+    "ratio": 0.5,
+    "dry": True,
+    "tags": ["a", 1, None],
+    "opt": None,
+    "env": {"A": "b"},
+}
+
+
+def test_every_format_of_the_registry_is_written_here() -> None:
+    assert FORMATS.keys() == WRITERS.keys()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_calls_are_read_as_the_family_writes_them(name: str) -> None:
+    arguments = {**ALL, "path": "a b.txt" if name != "tool-code" else "a"}
+    calls = [("write", arguments), ("now", {})]
+    assert_told(name, WRITERS[name](calls), *calls)
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS.keys() - UNMARKED))
+def test_calls_stand_between_texts(name: str) -> None:
+    one, two = ("write", {"path": "x"}), ("now", {})
+    text = f"First.\n{WRITERS[name]([one])}\nthen\n{WRITERS[name]([two])}"
+    assert_told(name, text, one, two, says="First.then")
+
+
+NASTY = """
+ line one <b>&lt;é🙂"quoted" \\d+ 'it' {x: 1} [y], z: 1
+see </tool_call> and <tool_call> here, </parameter> and </function>, </parameter></function>
+</arg_value> <arg_key> </invoke> ]]> </param> <|tool_call_end|> <｜tool▁call▁end｜>
+<|"|> <escape> ``` <|close|>argument<|sep|> <｜DSML｜invoke </｜DSML｜parameter>
+<parameter=path> </atem:parameter> </longcat_arg_value> </arg_value:opensource>  """
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_closing_tags_in_a_value_are_the_value(name: str) -> None:
+    call = ("write", {"content": NASTY, "path": "p"})
+    assert_told(name, WRITERS[name]([call, call]), call, call)
+
+
+WORDS = [
+    "</parameter>", "</function>", "</tool_call>", "<tool_call>", "<function=write>", "</invoke>",
+    "</arg_value>", "</tool_call", "</", "]]>", "<|", '<|"|>', "<escape>", "\n", "\n\n", " ",
+    "```", '"', "'", "\\", "\\n", "{", "}", "[", "]", ",", ":", "&amp;", "é", "🙂", "a", "5",
+    "null", "<|tool_call_end|>", "<|close|>argument<|sep|>", "</param>", "</｜DSML｜parameter>",
+]  # fmt: skip
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.lists(st.sampled_from(WORDS), max_size=6).map(lambda w: " .".join(w)),
+        "retries": st.integers(-(10**9), 10**9),
+        "dry": st.booleans(),
+        "opt": st.none() | st.integers(0, 9),
+        "tags": st.lists(st.integers() | st.sampled_from(WORDS[:8]), max_size=3),
+    },
+)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=8, deadline=None)
+@given(calls=st.lists(st.tuples(st.just("write"), VALUES), min_size=1, max_size=2), data=st.data())
+def test_what_is_written_is_read_however_it_is_split(
+    name: str, calls: list[Call], data: st.DataObject
+) -> None:
+    text = WRITERS[name](calls)
+    with_tokens, group = data.draw(st.booleans()), data.draw(st.integers(1, 12))
+
+    def read(text: str, group: int, *, is_cut: bool = False) -> Told:
+        kind = FORMATS[name]
+        pieces = read_answer(kind, text, TOOLS, with_tokens=with_tokens, group=group, is_cut=is_cut)
+        return told(pieces)
+
+    assert read(text, group).finished == calls
+    cut = text[: data.draw(st.integers(0, len(text)))]
+    assert read(cut, group) == read(cut, 10_000)
+    told_by_then = read(cut, group, is_cut=True)
+    assert told_by_then == read(cut, 10_000, is_cut=True)
+    assert told_by_then.finished == calls[: len(told_by_then.finished)]
+
+
+@pytest.mark.parametrize("name", [*TAGGED, *GEMMA])
+def test_a_string_is_told_as_it_is_sampled(name: str) -> None:
+    text = WRITERS[name]([("write", {"content": "word " * 50})])
+    pieces = read_answer(FORMATS[name], text, TOOLS)
+    fragments = [piece for piece in pieces if isinstance(piece, CallArguments)]
+    assert len(fragments) > 150
+    assert max(len(fragment.json) for fragment in fragments) < 30
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_name_of_no_tool_is_text(name: str) -> None:
+    text = WRITERS[name]([("nothing", {"path": "x"})])
+    for answer in ways(name, text):
+        assert not answer.finished
+        assert not answer.unfinished
+        assert answer.text.strip() == text.strip()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_in_a_thought_is_thought(name: str) -> None:
+    quoted = WRITERS[name]([("write", {"path": "x"})])
+    real = ("write", {"path": "y"})
+    for answer in ways(name, f"<think>{quoted}</think>{WRITERS[name]([real])}"):
+        assert answer.finished == [real]
+        assert answer.thought.strip() == quoted.strip()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "tool-code"])
+def test_a_call_in_a_fence_is_text(name: str) -> None:
+    quoted = WRITERS[name]([("write", {"path": "x"})])
+    text = f"So:\n```\n{quoted}\n```\n"
+    for answer in ways(name, text + WRITERS[name]([("now", {})])):
+        assert answer.finished == [("now", {})]
+        assert answer.text.strip() == text.strip()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_that_is_cut_is_never_finished(name: str) -> None:
+    text = WRITERS[name]([("write", {"path": "x", "content": "some words"})])
+    for end in range(text.index("some words") + 8):
+        pieces = read_answer(FORMATS[name], text[:end], TOOLS, is_cut=True)
+        assert not any(isinstance(piece, CallFinished) for piece in pieces)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_closing_marks_that_are_left_out_at_the_end_are_not_missed(name: str) -> None:
+    call = ("write", {"path": "x", "retries": 3})
+    text = WRITERS[name]([call]).rstrip()
+    closings = text[text.rindex("3") + 1 :]
+    finished = []
+    for end in range(len(text) - len(closings), len(text)):
+        answer = told(read_answer(FORMATS[name], text[:end], TOOLS, group=3))
+        assert answer.text == "" or not answer.finished
+        finished.append(answer.finished == [call])
+    assert finished == sorted(finished), "what more is written cannot make it less certain"
+    assert sum(finished) >= len(closings) // 2
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_that_ends_in_the_middle_is_not_lost_silently(name: str) -> None:
+    text = WRITERS[name]([("write", {"path": "x", "content": "some words"})])
+    for end in (text.index("write") + 3, text.index("some words") + 4):
+        for answer in ways(name, text[:end]):
+            assert not answer.finished
+            assert answer.warnings
+            assert answer.unfinished or answer.text == text[:end]
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_text_is_typed_by_the_schema(name: str) -> None:
+    text = {
+        "zip": "02134", "retries": "5.0", "ratio": "1e2", "dry": "True", "tags": "['a']",
+        "opt": "", "content": "&lt;\n", "env": "{'A': None}",
+    }  # fmt: skip
+    typed = {
+        "zip": "02134", "retries": 5, "ratio": 100.0, "dry": True, "tags": ["a"],
+        "opt": None, "content": "&lt;\n", "env": {"A": None},
+    }  # fmt: skip
+    assert_told(name, WRITERS[name]([("write", text)]), ("write", typed))
+    bad = {"retries": "2026-01-15", "tags": "none", "dry": "maybe"}
+    assert_told(name, WRITERS[name]([("write", bad)]), ("write", bad))
+    assert_told(
+        name, WRITERS[name]([("write", {"retries": "", "zip": ""})]), ("write", {"zip": ""})
+    )
+
+
+def assert_malformed(name: str, text: str, tools: Sequence[CallableTool] = TOOLS) -> None:
+    """Warned of, and the text is there as it was written."""
+    for answer in ways(name, text):
+        assert not answer.finished
+        assert answer.text == text
+        assert answer.warnings
+
+
+def test_what_is_no_call_behind_an_opening_mark_is_text() -> None:
+    assert_malformed("qwen-coder", "<tool_call>\nwrite it down\n</tool_call>")
+    assert_malformed("qwen-coder", "<tool_call>\n<function=write>\nno arguments here")
+    assert_malformed("glm", "<tool_call>write it down</tool_call>")
+    assert_malformed("minimax", '<minimax:tool_call><invoke name="write">{"a": 1}</invoke>')
+    assert_malformed("kimi", "<|tool_calls_section_begin|> nothing <|tool_calls_section_end|>")
+    assert_malformed("deepseek", "<｜tool▁calls▁begin｜>write<｜tool▁calls▁end｜>")
+    assert_malformed("gemma-4", "<|tool_call>write(1)<tool_call|>")
+    assert_malformed("gemma-4", "<|tool_call>call:write{path}<tool_call|>")
+
+
+def test_qwen_coder_may_leave_out_the_opening_tag() -> None:
+    call = "<function=write>\n<parameter=path>\nx\n</parameter>\n</function>\n</tool_call>"
+    assert_told("qwen-coder", f"Well.\n{call}", ("write", {"path": "x"}), says="Well.")
+
+
+def test_qwen_coder_may_forget_the_tag_behind_the_last_value() -> None:
+    text = "<tool_call>\n<function=write>\n<parameter=path>\nx\n</function>\n</tool_call>"
+    assert_told("qwen-coder", text, ("write", {"path": "x"}))
+
+
+def test_only_the_framing_newlines_are_taken_from_a_value() -> None:
+    text = "<tool_call><function=write><parameter=path>{}</parameter></function></tool_call>"
+    for written, value in (("\n\nx\n\n", "\nx\n"), ("x", "x"), ("\n\n", ""), (" x ", " x ")):
+        assert_told("qwen-coder", text.format(written), ("write", {"path": value}))
+
+
+def test_an_argument_is_not_written_twice() -> None:
+    text = WRITERS["qwen-coder"]([("write", {"content": "a"})])
+    again = "</parameter>\n<parameter=content>\nb"
+    assert_told(
+        "qwen-coder", text.replace("\na\n", f"\na\n{again}\n"),
+        ("write", {"content": f"a\n{again}"}),
+    )  # fmt: skip
+
+
+def test_glm_may_write_a_call_on_one_line() -> None:
+    call = ("write", {"path": "x", "retries": 2})
+    assert_told("glm", WRITERS["glm"]([call, ("now", {})]).replace("\n", ""), call, ("now", {}))
+
+
+def test_deepseek_r1_writes_a_fence() -> None:
+    text = (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>write\n"
+        '```json\n{"path": "```"}\n```<｜tool▁call▁end｜>\n'
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>"
+    )
+    assert_told("deepseek", text, ("write", {"path": "```"}), ("now", {}))
+
+
+def test_kimi_k3_may_write_all_arguments_as_json() -> None:
+    text = (
+        '<|open|>tools<|sep|><|open|>call tool="write" index="1"<|sep|>'
+        '<|open|>json type="object"<|sep|>{"path": "a<|close|>json<|sep|>"}<|close|>json<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|>"
+    )
+    assert_told("kimi-k3", text, ("write", {"path": "a<|close|>json<|sep|>"}))
+
+
+def test_kimi_k3_thinks_and_responds_in_elements_of_its_own() -> None:
+    call = ("write", {"path": "x"})
+    text = (
+        "<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>Well."
+        f"<|close|>response<|sep|>{WRITERS['kimi-k3']([call])}<|close|>message<|sep|>"
+    )
+    for answer in ways("kimi-k3", text):
+        assert (answer.thought, answer.text, answer.finished) == ("hm", "Well.", [call])
+
+
+def test_what_dsml_says_of_a_value_counts_where_the_schema_is_silent() -> None:
+    call = ("write", {"any": 5, "other": "5"})
+    assert_told("dsml", WRITERS["dsml"]([call]), call)
+
+
+def test_gemma_may_write_strings_in_quotes() -> None:
+    text = '<|tool_call>call:write{path:"a, \\"b\\"", "retries": 3}<tool_call|>'
+    assert_told("gemma-4", text, ("write", {"path": 'a, "b"', "retries": 3}))
+
+
+@pytest.mark.parametrize("name", [*TAGGED, *GEMMA])
+def test_nothing_of_a_long_argument_is_kept_to_be_read_again(name: str) -> None:
+    before, after = WRITERS[name]([("write", {"content": "<split>"})]).split("<split>")
+    output, encode = open_answer(FORMATS[name], TOOLS)
+    portion = "x < y and more, much more"
+    pieces = [*output.push(encode(before))]
+    for _ in range(200):
+        pieces += output.push(encode(portion))
+        assert len(output.tape.text) - output.tape.at <= 1
+    pieces += output.push(encode(after))
+    assert told(pieces).finished == [("write", {"content": portion * 200})]

@@ -1,0 +1,301 @@
+"""Calls as each family of models writes them, and answers taken apart again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mlx_backend.messages import (
+    AnswerForm,
+    CallableTool,
+    CallArguments,
+    CallFinished,
+    CallStarted,
+    Malformed,
+    Piece,
+    TextPiece,
+    ThoughtPiece,
+)
+from mlx_backend.output.answer_output import AnswerOutput
+from mlx_backend.output.call_format import CallFormat, Spelling
+from mlx_backend.output.formats import CALL_FORMATS, answer_format
+from mlx_backend.output.marked import MarkingDecoder
+from mlx_backend.output.plain import ByteDecoder
+
+Call: TypeAlias = tuple[str, Mapping[str, Any]]
+
+FORMATS: dict[str, type[CallFormat]] = {kind.name: kind for kind in CALL_FORMATS}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _each(before: str, call: Callable[[Call], str], after: str = "") -> Callable[..., str]:
+    return lambda calls: before + "".join(map(call, calls)) + after
+
+
+def _arguments(write: Callable[[str, Any], str], call: Call) -> str:
+    return "".join(write(key, value) for key, value in call[1].items())
+
+
+def _tagged(head: str, argument: str, end: str) -> Callable[[Call], str]:
+    def write(call: Call) -> str:
+        body = _arguments(lambda key, value: argument.format(key=key, value=_text(value)), call)
+        return head.format(name=call[0]) + body + end
+
+    return write
+
+
+def _dsml(call: Call) -> str:
+    def argument(key: str, value: Any) -> str:
+        is_string = str(isinstance(value, str)).lower()
+        opening = f'<｜DSML｜parameter name="{key}" string="{is_string}">'
+        return f"{opening}{_text(value)}</｜DSML｜parameter>\n"
+
+    body = _arguments(argument, call)
+    return f'<｜DSML｜invoke name="{call[0]}">\n{body}</｜DSML｜invoke>\n'
+
+
+def _minicpm(call: Call) -> str:
+    def argument(key: str, value: Any) -> str:
+        text = _text(value)
+        if isinstance(value, str) and re.search("[<&\n]", value):
+            text = f"<![CDATA[{text}]]>"
+        return f'<param name="{key}">{text}</param>'
+
+    return f'<function name="{call[0]}">{_arguments(argument, call)}</function>'
+
+
+def _kimi_k3(call: Call) -> str:
+    kinds = {str: "string", bool: "boolean", int: "number", float: "number", list: "array"}
+
+    def argument(key: str, value: Any) -> str:
+        kind = kinds.get(type(value), "object")
+        return (
+            f'<|open|>argument key="{key}" type="{kind}"<|sep|>'
+            f"{_text(value)}<|close|>argument<|sep|>"
+        )
+
+    opening = f'<|open|>call tool="{call[0]}" index="1"<|sep|>'
+    return f"{opening}{_arguments(argument, call)}<|close|>call<|sep|>"
+
+
+def _gemma(opening: str, closing: str, quote: str) -> Callable[[Call], str]:
+    def value_of(value: Any) -> str:
+        if isinstance(value, str):
+            return f"{quote}{value}{quote}"
+        if isinstance(value, list):
+            return f"[{','.join(map(value_of, value))}]"
+        if isinstance(value, dict):
+            return "{" + ",".join(f"{k}:{value_of(v)}" for k, v in value.items()) + "}"
+        return _json(value)
+
+    def write(call: Call) -> str:
+        members = ",".join(f"{key}:{value_of(value)}" for key, value in call[1].items())
+        return f"{opening}call:{call[0]}{{{members}}}{closing}"
+
+    return write
+
+
+def _python(call: Call) -> str:
+    return f"{call[0]}({', '.join(f'{key}={value!r}' for key, value in call[1].items())})"
+
+
+def _hermes(call: Call) -> str:
+    return f'<tool_call>\n{{"name": "{call[0]}", "arguments": {_json(call[1])}}}\n</tool_call>\n'
+
+
+def _in_list(before: str, calls: Iterable[str], after: str) -> str:
+    return f"{before}[{', '.join(calls)}]{after}"
+
+
+def _objects(calls: Sequence[Call], key: str = "arguments") -> list[str]:
+    return [f'{{"name": "{name}", "{key}": {_json(arguments)}}}' for name, arguments in calls]
+
+
+_INVOKE = _tagged(
+    '<invoke name="{name}">\n', '<parameter name="{key}">{value}</parameter>\n', "</invoke>\n"
+)
+_H = ":opensource>"
+
+WRITERS: dict[str, Callable[[Sequence[Call]], str]] = {
+    "qwen-coder": _each(
+        "",
+        _tagged(
+            "<tool_call>\n<function={name}>\n",
+            "<parameter={key}>\n{value}\n</parameter>\n",
+            "</function>\n</tool_call>\n",
+        ),
+    ),
+    "seed": _each(
+        "",
+        _tagged(
+            "<seed:tool_call>\n<function={name}>\n",
+            "<parameter={key}>{value}</parameter>\n",
+            "</function>\n</seed:tool_call>\n",
+        ),
+    ),
+    "glm": _each(
+        "",
+        _tagged(
+            "<tool_call>{name}\n",
+            "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+            "</tool_call>\n",
+        ),
+    ),
+    "longcat": _each(
+        "",
+        _tagged(
+            "<longcat_tool_call>{name}\n",
+            "<longcat_arg_key>{key}</longcat_arg_key>\n"
+            "<longcat_arg_value>{value}</longcat_arg_value>\n",
+            "</longcat_tool_call>\n",
+        ),
+    ),
+    "hunyuan": _each(
+        f"<tool_calls{_H}\n",
+        _tagged(
+            f"<tool_call{_H}{{name}}<tool_sep{_H}\n",
+            f"<arg_key{_H}{{key}}</arg_key{_H}\n<arg_value{_H}{{value}}</arg_value{_H}\n",
+            f"</tool_call{_H}\n",
+        ),
+        f"</tool_calls{_H}",
+    ),
+    "minimax": _each("<minimax:tool_call>\n", _INVOKE, "</minimax:tool_call>"),
+    "muse-spark": _each(
+        "",
+        _tagged(
+            '<atem:function_calls>\n<atem:invoke name="{name}">\n',
+            '<atem:parameter name="{key}">{value}</atem:parameter>\n',
+            "</atem:invoke>\n</atem:function_calls>",
+        ),
+    ),
+    "dsml": _each("\n\n<｜DSML｜function_calls>\n", _dsml, "</｜DSML｜function_calls>"),
+    "dsml-4": _each("\n\n<｜DSML｜tool_calls>\n", _dsml, "</｜DSML｜tool_calls>"),
+    "minicpm": _each("", _minicpm),
+    "kimi-k3": _each("<|open|>tools<|sep|>", _kimi_k3, "<|close|>tools<|sep|>"),
+    "kimi": _each(
+        "<|tool_calls_section_begin|>",
+        lambda call: (
+            f"<|tool_call_begin|>functions.{call[0]}:0<|tool_call_argument_begin|>"
+            f"{_json(call[1])}<|tool_call_end|>"
+        ),
+        "<|tool_calls_section_end|>",
+    ),
+    "deepseek": _each(
+        "<｜tool▁calls▁begin｜>",
+        lambda call: (
+            f"<｜tool▁call▁begin｜>{call[0]}<｜tool▁sep｜>{_json(call[1])}<｜tool▁call▁end｜>"
+        ),
+        "<｜tool▁calls▁end｜>",
+    ),
+    "solar": _each(
+        "<|tool_calls|>",
+        lambda call: (
+            f"<|tool_call:begin|>abc<|tool_call:name|>{call[0]}<|tool_call:args|>"
+            f"{_json(call[1])}<|tool_call:end|>"
+        ),
+    ),
+    "gemma-4": _each("", _gemma("<|tool_call>", "<tool_call|>", '<|"|>')),
+    "function-gemma": _each("", _gemma("<start_function_call>", "<end_function_call>", "<escape>")),
+    "tool-code": lambda calls: "```tool_code\n" + "\n".join(map(_python, calls)) + "\n```",
+    "pythonic": lambda calls: _in_list(
+        "<|tool_call_start|>", map(_python, calls), "<|tool_call_end|>"
+    ),
+    "mistral": lambda calls: _in_list("[TOOL_CALLS]", _objects(calls), ""),
+    "hermes": _each("", _hermes),
+    "llama": lambda calls: "; ".join(_objects(calls, "parameters")),
+}
+"""By the name of the format: several calls, in the form that the family's template has them."""
+
+
+@dataclass
+class Told:
+    """An answer's pieces, joined. `finished` has the calls' arguments; `unfinished` their text."""
+
+    text: str = ""
+    thought: str = ""
+    finished: list[tuple[str, Any]] = field(default_factory=list)
+    unfinished: list[tuple[str, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def told(pieces: Iterable[Piece]) -> Told:
+    """Pieces joined; asserts that they are in the order that is promised."""
+    answer, calls, open_call = Told(), [], None
+    for piece in pieces:
+        match piece:
+            case TextPiece(text):
+                answer.text += text
+            case ThoughtPiece(text):
+                answer.thought += text
+            case Malformed(why):
+                answer.warnings.append(why)
+            case CallStarted(index, name):
+                assert index == len(calls)
+                open_call = index
+                calls.append([name, "", False])
+            case CallArguments(index, fragment):
+                assert index == open_call
+                calls[index][1] += fragment
+            case CallFinished(index):
+                assert index == open_call
+                calls[index][2], open_call = True, None
+    for name, arguments, is_finished in calls:
+        if is_finished:
+            answer.finished.append((name, json.loads(arguments)))
+        else:
+            answer.unfinished.append((name, arguments))
+    return answer
+
+
+def ids_of(text: str, marks: Mapping[int, str]) -> list[int]:
+    """One token for each mark, and one for each byte of the rest."""
+    token_of = {mark: token for token, mark in marks.items()}
+    longest_first = sorted(token_of, key=lambda mark: -len(mark))
+    cut = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if marks else re.compile("$^")
+    ids: list[int] = []
+    for part in cut.split(text):
+        ids += [token_of[part]] if part in token_of else part.encode()
+    return ids
+
+
+def open_answer(
+    kind: type[CallFormat], tools: Sequence[CallableTool], *, with_tokens: bool = False
+) -> tuple[AnswerOutput, Callable[[str], list[int]]]:
+    """An answer of a model of the family `kind`, and what turns its text into tokens.
+
+    `with_tokens`: the tokenizer has the family's marks as tokens; else they are spelled.
+    """
+    tokens = kind.marks if with_tokens else ()
+    model = answer_format(kind(Spelling(frozenset(tokens))), "", tokens)
+    marks = dict(enumerate(sorted(model.marks), start=256))
+    decoder = MarkingDecoder(ByteDecoder(lambda i: bytes([i]) if i < 256 else b""), marks)
+    output = model.output(decoder, AnswerForm(tools=tuple(tools)))
+    return output, lambda text: ids_of(text, marks)
+
+
+def read_answer(
+    kind: type[CallFormat],
+    text: str,
+    tools: Sequence[CallableTool],
+    *,
+    with_tokens: bool = False,
+    group: int = 1,
+    is_cut: bool = False,
+) -> list[Piece]:
+    """What an answer says, `group` tokens at a time."""
+    output, encode = open_answer(kind, tools, with_tokens=with_tokens)
+    ids = encode(text)
+    pieces: list[Piece] = []
+    for start in range(0, len(ids), group):
+        pieces += output.push(ids[start : start + group])
+    return [*pieces, *output.finish(is_cut=is_cut)]
