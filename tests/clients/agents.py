@@ -5,14 +5,19 @@ How an agent is pointed at the daemon is not here: that comes from the README.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.clients.installed import Package, npm, pip
-from tests.clients.script import Call
+from tests.clients.script import RECALLED, Call, Step
 
 Edit = Callable[[str], str]
+Write = Callable[[Path, str], Call]
+Delegate = Callable[[str], Sequence[Step]]
+SESSION = "the last session"
+HELPER = "You are a helper. You write files. Do what your task says and report."
 
 
 def _in_order(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
@@ -31,9 +36,10 @@ class Agent:
 
     `heading` is its name in the README, `path` where its conversations are posted. `arguments`
     come between the README's command and the task, `resumed` when it goes on with its last
-    session. `write` is its tool call that writes a file, `delegate` the one that starts a
-    sub-agent with a task. `edit` changes the README's files, for an API that the README mentions
-    beside the one it shows; `chosen` does the same for its environment.
+    session. `last_session` names that, from the home and the project, where SESSION stands.
+    `write` is its tool call that writes a file, `delegate` the steps in which it has a sub-agent
+    do a task. `edit` changes what the README has in files and in the environment, for an API that
+    it mentions beside the one it shows.
     """
 
     name: str
@@ -42,21 +48,19 @@ class Agent:
     path: str
     arguments: tuple[str, ...]
     resumed: tuple[str, ...]
-    write: Callable[[Path, str], Call]
-    delegate: Callable[[str], Call] | None = None
+    write: Write
+    delegate: Delegate | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     edit: Edit = str
-    chosen: Mapping[str, str] = field(default_factory=dict)
     is_in_ci: bool = False
     loses_prefix_on_resume: bool = False
+    last_session: Callable[[Path, Path], str] | None = None
     compose: Callable[[list[str], tuple[str, ...], str], list[str]] = _in_order
 
 
 def _pi(api: str, path: str) -> Agent:
     def edit(text: str) -> str:
-        return text.replace("openai-completions", api).replace(
-            "/v1" if api == "anthropic-messages" else "\0", ""
-        )
+        return _without_v1(text, path).replace("openai-completions", api)
 
     return Agent(
         name=f"pi-{path.rsplit('/', 1)[-1]}",
@@ -92,11 +96,20 @@ CODEX = Agent(
         "--last",
     ),
     write=lambda file, text: shell_call("exec_command", "cmd", file, text),
+    delegate=lambda task: [
+        *asking("spawn_agent", {"message": task}),
+        Step(
+            calls=[Call("wait_agent", {"targets": [RECALLED], "timeout_ms": 60000})],
+            recall=r'"agent_id": *"([^"]+)"',
+        ),
+    ],
     is_in_ci=True,
 )
 
 
-def _claude(name: str, environment: Mapping[str, str], write: Callable[[Path, str], Call]) -> Agent:
+def _claude(
+    name: str, environment: Mapping[str, str], write: Write, delegate: Delegate | None = None
+) -> Agent:
     return Agent(
         name=name,
         heading="Claude Code",
@@ -105,6 +118,7 @@ def _claude(name: str, environment: Mapping[str, str], write: Callable[[Path, st
         arguments=("--dangerously-skip-permissions", "-p"),
         resumed=("--dangerously-skip-permissions", "--continue", "-p"),
         write=write,
+        delegate=delegate,
         environment={
             "IS_SANDBOX": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -124,6 +138,7 @@ CLAUDE = (
         "claude-code",
         {},
         lambda file, text: Call("Write", {"file_path": str(file), "content": text}),
+        lambda task: asking("Agent", {"description": "a helper", "prompt": task}),
     ),
 )
 
@@ -134,8 +149,9 @@ OPENCODE = Agent(
     path="/v1/chat/completions",
     arguments=("run",),
     resumed=("run", "--continue"),
+    compose=_command_first,
     write=lambda file, text: Call("write", {"filePath": str(file), "content": text}),
-    delegate=lambda task: Call(
+    delegate=lambda task: asking(
         "task", {"description": "a helper", "prompt": task, "subagent_type": "general"}
     ),
     is_in_ci=True,
@@ -149,11 +165,14 @@ QWEN = Agent(
     arguments=("--yolo", "-p"),
     resumed=("--yolo", "--continue", "-p"),
     write=lambda file, text: Call("write_file", {"file_path": str(file), "content": text}),
+    delegate=lambda task: asking(
+        "agent", {"description": "a helper", "prompt": task, "subagent_type": "general-purpose"}
+    ),
     loses_prefix_on_resume=True,
 )
 
 
-def _copilot(kind: str, wire: str, path: str) -> Agent:
+def _copilot(path: str, **chosen: str) -> Agent:
     return Agent(
         name=f"copilot-{path.rsplit('/', 1)[-1]}",
         heading="Copilot CLI",
@@ -162,14 +181,24 @@ def _copilot(kind: str, wire: str, path: str) -> Agent:
         arguments=("--allow-all", "-p"),
         resumed=("--allow-all", "--continue", "-p"),
         write=lambda file, text: Call("create", {"path": str(file), "file_text": text}),
-        chosen={"COPILOT_PROVIDER_TYPE": kind, "COPILOT_PROVIDER_WIRE_API": wire},
+        delegate=lambda task: asking(
+            "task",
+            {
+                "description": "a helper",
+                "prompt": task,
+                "agent_type": "general-purpose",
+                "name": "helper",
+            },
+        ),
+        environment=chosen,
+        edit=lambda text: _without_v1(text, path),
     )
 
 
 COPILOT = (
-    _copilot("openai", "completions", "/v1/chat/completions"),
-    _copilot("openai", "responses", "/v1/responses"),
-    _copilot("anthropic", "", "/v1/messages"),
+    _copilot("/v1/chat/completions"),
+    _copilot("/v1/responses", COPILOT_PROVIDER_WIRE_API="responses"),
+    _copilot("/v1/messages", COPILOT_PROVIDER_TYPE="anthropic"),
 )
 
 CLINE = Agent(
@@ -178,8 +207,10 @@ CLINE = Agent(
     command=lambda: npm(Package("cline", "3.0.65", "cline")),
     path="/v1/chat/completions",
     arguments=("--json",),
-    resumed=("--json", "--continue"),
-    write=lambda file, text: Call("write_to_file", {"path": str(file), "content": text}),
+    resumed=("--json", "--id", SESSION),
+    write=lambda file, text: Call("editor", {"path": str(file), "new_text": text}),
+    delegate=lambda task: asking("spawn_agent", {"systemPrompt": HELPER, "task": task}),
+    last_session=lambda home, project: _newest(home / ".cline" / "data" / "sessions").name,
 )
 
 
@@ -189,15 +220,39 @@ def _mlx_code(api: str, path: str) -> Agent:
         heading="mlx-code",
         command=lambda: pip(Package("mlx-code", "0.0.42", ""), (3, 13)),
         path=path,
-        arguments=(),
-        resumed=(),
-        write=lambda file, text: Call("write", {"path": str(file), "content": text}),
+        arguments=("--ui", "bare", "-p"),
+        resumed=("--ui", "bare", "--resume", SESSION, "-p"),
+        write=lambda file, text: Call("Write", {"path": str(file), "content": text}),
+        delegate=lambda task: asking("Agent", {"task": task}),
+        last_session=lambda home, project: _newest_branch(project),
     )
 
 
 MLX_CODE = (_mlx_code("claude", "/v1/messages"),)
 
 AGENTS = (*PI, CODEX, *CLAUDE, OPENCODE, QWEN, *COPILOT, CLINE, *MLX_CODE)
+
+
+def _without_v1(text: str, path: str) -> str:
+    """Clients of the messages API add the version to the base URL by themselves."""
+    return text.replace("/v1", "") if path == "/v1/messages" else text
+
+
+def asking(tool: str, arguments: Mapping[str, str]) -> list[Step]:
+    return [Step("A helper does it.", [Call(tool, arguments)])]
+
+
+def _newest(folder: Path) -> Path:
+    return max(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+
+
+def _newest_branch(project: Path) -> str:
+    """The commit of the branch that was written to last."""
+    newest = ("for-each-ref", "--sort=-committerdate", "--count=1", "--format=%(objectname)")
+    told = subprocess.run(
+        ["git", *newest, "refs/heads/mlc"], cwd=project, check=True, capture_output=True, text=True
+    )
+    return told.stdout.strip()
 
 
 def shell_call(tool: str, argument: str, file: Path, text: str) -> Call:

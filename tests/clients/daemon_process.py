@@ -13,10 +13,6 @@ import logging
 import sys
 from pathlib import Path
 
-from mlx_backend.blas import prefer_openblas
-
-prefer_openblas()
-
 from tokenizers import Tokenizer
 
 from daemon.api.admin import Identity
@@ -26,6 +22,7 @@ from daemon.engine import Engine
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.server import Server, bind_loopback
 from daemon.settings import Settings
+from mlx_backend.blas import prefer_openblas
 from mlx_backend.loading import MlxModel, load
 from mlx_backend.messages import ModelInfo
 from tests.clients.forced import forced
@@ -37,6 +34,7 @@ GRACE_SECONDS = 1.0
 
 
 def load_forced(folder: Path) -> MlxModel:
+    prefer_openblas()  # before mlx is imported, which loading does
     scripts = loaded(json.loads((folder / "scripts.json").read_text(encoding="utf-8")))
     tokenizer = Tokenizer.from_file(str(folder / "model" / "tokenizer.json"))
     return forced(load(str(folder / "model")), Actor(scripts), tokenizer)

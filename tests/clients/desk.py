@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.clients.agents import Agent
+from tests.clients.agents import SESSION, Agent
 from tests.clients.readme import lines_for
 
 RUN_SECONDS = 120
@@ -30,6 +30,7 @@ class Desk:
         for made in (self.home, self.project):
             made.mkdir(parents=True)
         self._write_files()
+        self._begin_repository()
         for command in self._lines.before:
             self._finish(self._start(command[1:]))
 
@@ -38,9 +39,9 @@ class Desk:
         return self._finish(self._start(self._words(task, is_resumed)))
 
     @contextmanager
-    def running(self, task: str) -> Iterator[None]:
+    def running(self, task: str, *, is_resumed: bool = False) -> Iterator[None]:
         """The agent at work on `task`, and interrupted at the end, as by Ctrl-C."""
-        process = self._start(self._words(task, is_resumed=False))
+        process = self._start(self._words(task, is_resumed))
         try:
             yield
             self._interrupt(process)
@@ -66,6 +67,9 @@ class Desk:
     def _words(self, task: str, is_resumed: bool) -> list[str]:
         agent = self.agent
         options = agent.resumed if is_resumed else agent.arguments
+        if is_resumed and agent.last_session is not None:
+            session = agent.last_session(self.home, self.project)
+            options = tuple(session if word == SESSION else word for word in options)
         return agent.compose(self._lines.command[1:], options, task)
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
@@ -92,15 +96,15 @@ class Desk:
 
     def _environment(self) -> dict[str, str]:
         """Nothing of the tests' own but the path: no keys, no proxies, no configuration."""
+        agent = self.agent
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "NO_COLOR": "1",
-            **self._lines.environment,
-            **self.agent.environment,
-            **self.agent.chosen,
+            **{name: agent.edit(value) for name, value in self._lines.environment.items()},
+            **agent.environment,
         }
 
     def _write_files(self) -> None:
@@ -109,3 +113,10 @@ class Desk:
             path = (self.home if inside else self.project) / written.removeprefix("~/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.agent.edit(text), encoding="utf-8")
+
+    def _begin_repository(self) -> None:
+        """Agents look at the repository that they work in, and one keeps its sessions there."""
+        author = "[user]\n\tname = somebody\n\temail = somebody@example.com\n"
+        (self.home / ".gitconfig").write_text(author, encoding="utf-8")
+        for words in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "begin")):
+            subprocess.run(["git", *words], cwd=self.project, env=self._environment(), check=True)

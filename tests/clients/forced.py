@@ -60,10 +60,10 @@ class ForcedBackend:
         first_index: int = 0,
     ) -> None:
         prompt = context[: len(context) - first_index].tolist()
-        step = self._actor.step(self._tokenizer.decode(prompt, skip_special_tokens=False))
-        ids = [*self._tokenizer.encode(step.text).ids, self._end_id]
+        text = self._tokenizer.decode(prompt, skip_special_tokens=False)
+        ids = [*self._tokenizer.encode(self._actor.answer(text)).ids, self._end_id]
         self._inner.read(row, token_ids([last_token]))
-        self._decoding.append(_Saying(row, ids[first_index:] or [self._end_id], step))
+        self._decoding.append(_Saying(row, ids[first_index:], self._actor.step(text)))
 
     def step(self, spare_bytes: int | None = None) -> list[Sampled]:
         if not self._decoding:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +118,6 @@ class ObservedDaemon:
             each for line in lines if not (each := json.loads(line))["path"].startswith("/mlxd")
         ]
 
-    def forget(self) -> None:
-        """Leave what was seen so far out of `exchanges`."""
-        self.wait_until_idle()
-        (self._folder / "journal.jsonl").unlink(missing_ok=True)
-
 
 def _exchange(line: dict[str, Any], seen: dict[str, Any]) -> Exchange:
     return Exchange(
@@ -154,7 +149,7 @@ def refused(exchanges: Sequence[Exchange]) -> list[str]:
 def overread(requests: Sequence[Exchange], spare: int = SPARE_TOKENS) -> list[str]:
     """The requests that read more than what is new since the one before, and its answer."""
     found = []
-    for before, after in zip(requests, requests[1:], strict=False):
+    for before, after in pairwise(requests):
         assert before.seen is not None
         assert after.seen is not None
         known = before.seen["prompt"] + before.seen["generated"]
@@ -198,9 +193,3 @@ def _wait_until_ready(daemon: ObservedDaemon, log: Path) -> None:
         except httpx2.TransportError:
             pass
         time.sleep(0.05)
-
-
-def clean_folder(path: Path) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path

@@ -13,13 +13,14 @@ from pathlib import Path
 
 README = Path(__file__).parent.parent.parent / "README.md"
 WRITTEN_PORT = "8642"
+_ASSIGNMENT = re.compile(r"\w+=")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Lines:
-    """`files`: path as written to content. `command`: the last one of the `sh` blocks, whose
-    assignments are in `environment`; `before` are those that come before it."""
+    """`files`: path as written to content. `command`: the last one of the `sh` blocks, `before`
+    those that come before it; what they assign is in `environment`."""
 
     files: dict[str, str]
     environment: dict[str, str]
@@ -41,9 +42,10 @@ def lines_for(agent: str, port: int) -> Lines:
             files[path] = block[2]
     environment: dict[str, str] = {}
     for command in commands:
-        while command and re.match(r"^\w+=", command[0]):
+        if command[0] == "export":
+            command.pop(0)
+        while command and _ASSIGNMENT.match(command[0]):
             name, value = command.pop(0).split("=", 1)
             environment[name] = value
-    commands = [[word for word in command if word != "export"] for command in commands]
-    *before, command = [each for each in commands if each] or [[]]
+    *before, command = [each for each in commands if each] or [[agent]]
     return Lines(files, environment, command, before)

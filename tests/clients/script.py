@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 LOST = "There is nothing in my script for this."
 TITLE = "A short title"
+RECALLED = "what the prompt says"
 _NAMED = re.compile(r"\[script:([\w-]+)\]")
 
 
@@ -30,11 +31,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Step:
-    """One answer: a thought, a text and calls, each of which may be missing."""
+    """One answer: a thought, a text and calls, each of which may be missing.
+
+    `recall` is a pattern: what its group matches last in the prompt stands in for RECALLED.
+    """
 
     say: str = ""
     calls: Sequence[Call] = ()
     think: str = ""
+    recall: str = ""
     token_seconds: float = 0.0
 
     @property
@@ -74,6 +79,11 @@ class Actor:
         answered = sum(turn.startswith("assistant\n") for turn in turns[place + 1 :]) - 1
         steps = self.scripts.get(name, ())
         return steps[answered] if answered < len(steps) else Step(say=LOST)
+
+    def answer(self, prompt: str) -> str:
+        step = self.step(prompt)
+        found = re.findall(step.recall, prompt) if step.recall else []
+        return step.text.replace(RECALLED, found[-1]) if found else step.text
 
     def _is_plain(self, named: Sequence[tuple[int, str]]) -> bool:
         """Whether the script that was named last calls no tools, so that none are needed."""
