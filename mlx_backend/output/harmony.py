@@ -119,7 +119,7 @@ class _MessageReader:
 
     def _read_body(self, header: _Header) -> Reading[str]:
         if header.recipient is not None:
-            return (yield from self._read_call(header.recipient))
+            return (yield from self._read_call(header, header.recipient))
         if header.is_thought:
             return (yield from self._read_thought())
         return (yield from self._read_text())
@@ -153,7 +153,7 @@ class _MessageReader:
         self._answer.end_text()
         self._has_text = False
 
-    def _read_call(self, recipient: str) -> Reading[str]:
+    def _read_call(self, header: _Header, recipient: str) -> Reading[str]:
         name = _tool_name(recipient, self._answer.tools)
         self._answer.open_block()
         try:
@@ -165,7 +165,11 @@ class _MessageReader:
             self._has_text = False
             _, mark = yield from self._read_to_mark()
         except NotACall as error:
-            self._answer.text(self._answer.fail(error.why))
+            said = self._answer.fail(error.why)
+            if header.is_thought:  # a tool of the model's own, in the middle of its thinking
+                self._answer.thought(said)
+                return (yield from self._read_thought())
+            self._answer.text(said)
             return (yield from self._read_text())
         except OutputEnded:
             self._tape.take_all()

@@ -1,4 +1,8 @@
-"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as Qwen and Hermes write it."""
+"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as Qwen and Hermes write it.
+
+Some of these models now and then leave out the marks. So an object that begins the answer's text,
+has these keys and the name of a tool is a call too.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ class HermesJson(CallFormat):
     def __init__(self, spelled: Spelling) -> None:
         super().__init__(spelled)
         self.openings = (spelled(_OPENING),)
+        self.first_openings = ("{",)
         self._closing = spelled(_CLOSING)
 
     @classmethod
@@ -28,8 +33,8 @@ class HermesJson(CallFormat):
         return _OPENING in template or _OPENING in added_tokens
 
     def read(self, tape: Tape, calls: Calls) -> Reading[None]:
-        tape.take(len(self.openings[0]))
-        yield from read_calls(tape, calls, end=self._closing)
+        is_marked = yield from tape.read_if(self.openings[0])
+        yield from read_calls(tape, calls, end=self._closing, is_bare=not is_marked)
 
     def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
         return hermes_json(self.spelled, tools, may_repeat)

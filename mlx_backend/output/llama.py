@@ -7,10 +7,14 @@ semicolon between; `[name(key=value)]` as the whole answer or within `<|python_s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
 
+from mlx_backend.messages import CallableTool
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.json_calls import read_call, read_calls
+from mlx_backend.output.lark import calls as call_rules
+from mlx_backend.output.lark import choice, json_value, literal
 from mlx_backend.output.python_calls import read_python_calls
 from mlx_backend.output.tape import Reading, Search, Tape
 
@@ -70,6 +74,17 @@ class Llama(CallFormat):
         yield from read_call(tape, calls, name.strip(), end=_FUNCTION_END)
         yield from tape.skip_space()
         yield from tape.read_if(_FUNCTION_END)
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        rules = [
+            call_rules("call", '"; "', may_repeat),
+            f"call: {choice(f'call_{i}' for i in range(len(tools)))}",
+        ]
+        for i, tool in enumerate(tools):
+            head = f'{{"name": {json.dumps(tool.name)}, "parameters": '
+            rules += [f'call_{i}: {literal(head)} arguments_{i} "}}"']
+            rules += [f"arguments_{i}: {json_value(tool.schema)}"]
+        return "\n".join(rules)
 
 
 class PythonCalls(CallFormat):

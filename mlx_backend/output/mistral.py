@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from mlx_backend.messages import CallableTool
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.json_calls import read_call, read_calls
+from mlx_backend.output.lark import calls as call_rules
+from mlx_backend.output.lark import choice, json_value, literal, mark
 from mlx_backend.output.tape import OutputEnded, Reading, Tape
 
 _OPENING, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -56,3 +60,23 @@ class Mistral(CallFormat):
         except OutputEnded:
             raise otherwise from None
         yield from read_call(tape, calls, name)
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        """As the vocabulary has it: with `[ARGS]`, or a list."""
+        opening = mark(self.spelled(_OPENING))
+        one = choice(f"call_{i}" for i in range(len(tools)))
+        if _ARGUMENTS in self.spelled.tokens:
+            rules = [call_rules("call", '""', may_repeat), f"call: {opening} ({one})"]
+        else:
+            more = ' (", " call)*' if may_repeat else ""
+            rules = [f'start: {opening} "[" call{more} "]"', f"call: {one}"]
+        for i, tool in enumerate(tools):
+            rules += [f"call_{i}: {self._written(tool, f'arguments_{i}')}"]
+            rules += [f"arguments_{i}: {json_value(tool.schema)}"]
+        return "\n".join(rules)
+
+    def _written(self, tool: CallableTool, arguments: str) -> str:
+        if _ARGUMENTS in self.spelled.tokens:
+            return f"{literal(tool.name)} {mark(self._arguments)} {arguments}"
+        head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
+        return f'{literal(head)} {arguments} "}}"'

@@ -1,4 +1,4 @@
-"""For every family's way to write answers: in whatever tokens they come, the pieces are the same."""
+"""Every family's way to write answers: in whatever tokens they come, the pieces are the same."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def test_streamed_is_collected_whatever_the_tokens(name: str, has_marks: bool) -
 
 
 FRAGMENTS = st.sampled_from(
-    ["<think>", "</think>", "`", "```", "\n", " ", "STOP", "ST", "{", "}", '"', "\\", "[", ",", ":", "é",
-     "name", "write_file", "arguments", "<", ">", "</", "=", "(", ")", "x", "1", "null", "\U0001f642"]
+    ["<think>", "</think>", "`", "```", "\n", " ", "STOP", "ST", "{", "}", '"', "\\", "[", ",",
+     ":", "é", "name", "write_file", "arguments", "<", ">", "</", "=", "(", ")", "x", "1", "null",
+     "\U0001f642"]
 )  # fmt: skip
 
 
