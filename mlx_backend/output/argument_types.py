@@ -8,6 +8,8 @@ a circle or out of it, stands for a string. Nothing here raises.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
@@ -15,7 +17,9 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from mlx_backend.output.literals import LONGEST_NUMBER, number_of, read_value
+from mlx_backend.output.call_format import NotACall
+from mlx_backend.output.json_reader import JsonReader
+from mlx_backend.output.tape import OutputEnded, Tape
 
 Types: TypeAlias = frozenset[str]
 """JSON types that a value may have: null, boolean, integer, number, string, array, object."""
@@ -40,6 +44,7 @@ _ALIASES = {
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _WORDS = ("true", "false", "null", "none")
+_MOST_DIGITS = 400
 _LONGEST_NUMBER = 40  # where the text may be a string as well
 _MOST_STEPS = 2_000
 
@@ -179,7 +184,7 @@ def _value_of_nothing(text: str, types: Types) -> Any:
 
 def _number(text: str, types: Types) -> int | float | None:
     """The number that `text` is; where it may be a string too, only if JSON would write it so."""
-    if not types & {"integer", "number"} or len(text) > LONGEST_NUMBER:
+    if not types & {"integer", "number"} or len(text) > _MOST_DIGITS:
         return None
     if _NUMBER.fullmatch(text) is None:
         return None
@@ -188,20 +193,48 @@ def _number(text: str, types: Types) -> int | float | None:
         return None
     try:
         if "number" in types:
-            return number_of(text)
+            return _finite(text) if set(text) & set(".eE") else int(text)
         whole = Decimal(text)
         return int(whole) if whole == whole.to_integral_value() else None
     except (ValueError, InvalidOperation):
         return None
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
 def _container(text: str, types: Types) -> Any:
+    """The list or mapping that `text` is in JSON; or in Python, where it can be no string."""
+    value = _json_value(text)
+    if value is None and "string" not in types:
+        value = _json_value(_as_json(text))
+    is_wanted = isinstance(value, list | dict) and _type_of(value) in types
+    return value if is_wanted else text
+
+
+def _json_value(text: str) -> Any:
+    """None if it is not JSON."""
     try:
-        value = read_value(text)
-    except ValueError:
-        return text
-    wanted = "array" if isinstance(value, list) else "object"
-    return value if wanted in types else text
+        return json.loads(text, strict=False, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_json(text: str) -> str:
+    """What looks like JSON or Python, as JSON; "" if it cannot be read, or more text follows."""
+    tape, parts = Tape(), list[str]()
+    tape.push(text.strip())
+    tape.end(is_cut=False)
+    try:
+        for _ in JsonReader(tape, parts.append, is_python=True).read():
+            pass
+    except (NotACall, OutputEnded):
+        return ""
+    return "".join(parts) if tape.is_empty else ""
 
 
 def _own_types(schema: Mapping[str, Any]) -> Types | None:

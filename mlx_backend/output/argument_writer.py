@@ -19,6 +19,7 @@ from mlx_backend.output.argument_types import (
     value_of,
 )
 from mlx_backend.output.call_format import Calls
+from mlx_backend.output.json_reader import inside_string
 from mlx_backend.output.tape import MARK
 
 
@@ -57,7 +58,7 @@ class ArgumentWriter:
         if not text:
             return
         if self._is_passed_on:
-            self._calls.add(inside_json(text))
+            self._calls.add(inside_string(text))
         elif self._is_held:
             self._held.append(text)
         else:
@@ -88,7 +89,7 @@ class ArgumentWriter:
         start = "".join(self._held)
         if not may_be_other_than_string(start, self._of):
             self._is_passed_on = True
-            self._calls.add(self._before(self._key) + '"' + inside_json(start))
+            self._calls.add(self._before(self._key) + '"' + inside_string(start))
         elif "string" not in self._of or start.lstrip()[:1] in ("[", "{"):
             self._is_held = True
 
@@ -104,8 +105,3 @@ def as_json(value: Any) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def inside_json(text: str) -> str:
-    """Characters as they stand between a JSON string's quotes."""
-    return as_json(text)[1:-1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from mlx_backend.output.literals import skip_space
+from mlx_backend.output.tape import SPACE as SPACES
 from mlx_backend.output.tape import OutputEnded, Reading, Tape
 
 _LONGEST_NAME = 300
@@ -70,7 +70,7 @@ def follow(text: str, at: int, chain: Chain) -> Followed | Begun | None:
                 return BEGUN if len(text) - at < len(link) and link.startswith(text[at:]) else None
             at += len(link)
         elif isinstance(link, Space):
-            at = skip_space(text, at)
+            at = _behind_space(text, at)
         else:
             end = _name_end(text, at, link)
             if not _may_be_name(text[at : end if end >= 0 else at + _LONGEST_NAME + 1]):
@@ -106,6 +106,12 @@ def take_end(tape: Tape, chain: Chain) -> Reading[bool]:
     if found is not None:
         tape.at = found.end
     return found is not None
+
+
+def _behind_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] in SPACES:
+        at += 1
+    return at
 
 
 def _name_end(text: str, at: int, link: Until | Word) -> int:
