@@ -4,8 +4,10 @@ Usage: `input_tokens` are the prompt's tokens that had to be read, `cache_read_i
 that were reused; together they are the prompt. What is read is kept for the next turn at no cost,
 so `cache_creation_input_tokens` is always 0; clients add up all three.
 
-A call's block is opened with its first argument: a call that is cut before has none, and one that
-is cut later has arguments that are no whole JSON object, under the stop reason `max_tokens`.
+The last character of a call's arguments is told with its end, so that those of a call that was cut
+are never a whole JSON object, whatever the cut hit. Its block is begun with the first of them,
+since a call without any would be taken for one without arguments.
+
 Log-probabilities and warnings are not told here.
 """
 
@@ -69,6 +71,7 @@ class MessageStream:
         self._index = -1  # of the last block that was begun
         self._open: str | None = None  # its type, while it is open
         self._call: CallBegun | None = None  # one whose block is not begun yet
+        self._held = ""  # the last character of its arguments so far
 
     def start(self, opening: Opening) -> bytes:
         message = {
@@ -92,13 +95,14 @@ class MessageStream:
                 begun = self._begun("thinking", _THOUGHT)
                 return begun + self._delta({"type": "thinking_delta", "thinking": text})
             case CallBegun():
-                self._call = event
+                self._call, self._held = event, ""
                 return self._ended_block()
             case CallDelta(_, fragment):
-                delta = {"type": "input_json_delta", "partial_json": fragment}
-                return self._begun_call() + self._delta(delta)
+                arguments = self._held + fragment
+                self._held = arguments[-1:]
+                return self._arguments(arguments[:-1])
             case CallDone():
-                return self._begun_call() + self._ended_block()
+                return self._arguments(self._held) + self._ended_block()
             case Ended():
                 return self._end(event)
             case _:
@@ -117,11 +121,14 @@ class MessageStream:
         self._open = kind
         return ended + self._block_frame("content_block_start", {"content_block": block})
 
-    def _begun_call(self) -> bytes:
-        if self._call is None:
+    def _arguments(self, fragment: str) -> bytes:
+        if not fragment:
             return b""
-        call, self._call = self._call, None
-        return self._begun("tool_use", _call_fields(call.id, call.name, {}))
+        begun = b""
+        if self._call is not None:
+            begun = self._begun("tool_use", _call_fields(self._call.id, self._call.name, {}))
+            self._call = None
+        return begun + self._delta({"type": "input_json_delta", "partial_json": fragment})
 
     def _delta(self, delta: Mapping[str, Any]) -> bytes:
         return self._block_frame("content_block_delta", {"delta": delta})
