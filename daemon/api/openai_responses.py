@@ -105,12 +105,11 @@ class ResponsesFields(RequestBody):
 
     def request(self, kept: ResponseStore) -> ResponsesRequest:
         self._refuse_unsupported()
-        tools = tools_of(self.tools or ())
-        choice = tool_choice_of(self.tool_choice, self.parallel_tool_calls, tools)
         items = self._items(kept)
-        reader = ItemReader(tools.seen_name)
+        reader = ItemReader(tools_of(self.tools or ()))
         for path, item in items:
             reader.read(item, path)
+        tools = reader.tools
         messages = self._instructions() + (reader.messages() or (NO_USER,))
         return ResponsesRequest(
             prompt=Conversation(
@@ -122,7 +121,7 @@ class ResponsesFields(RequestBody):
             stream=bool(self.stream),
             session=self.session_id,
             session_hint=self.prompt_cache_key or session_in_metadata(self.metadata),
-            tool_choice=choice,
+            tool_choice=tool_choice_of(self.tool_choice, self.parallel_tool_calls, tools),
             json_schema=None if self.text is None else self.text.json_schema(),
             previous=self.previous_response_id,
             is_kept=self.store is not False,
@@ -155,7 +154,7 @@ class ResponsesFields(RequestBody):
         given = self.instructions
         if given is None or isinstance(given, str):
             return (Message("system", parts_of(given, ("instructions",))),) if given else ()
-        reader = ItemReader(lambda name, namespace: name)
+        reader = ItemReader(Tools())
         if not isinstance(given, list):
             raise refuse(("instructions",), "has to be a string.")
         for index, item in enumerate(given):

@@ -8,6 +8,7 @@ make no difference.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from daemon.api.json_body import Path, field_name, refuse
 from daemon.api.response_parts import parts_of
 from daemon.api.response_thoughts import thought_of
+from daemon.api.response_tools import Tools
 from daemon.chat import PART_SEPARATOR, Message, Part, TextPart, ToolCall
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -22,11 +24,10 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 _NAMED_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _CALL_OF_OUTPUT = ("call_id", "id")
 
+_BRING_TOOLS = ("tool_search_output", "additional_tools")
+
 Recall = Callable[[str], Mapping[str, Any]]
 """A kept item by its id. Raises NotFound."""
-
-SeenName = Callable[[str, str | None], str]
-"""The name that the model sees, of a tool's name and the namespace that it is in, if any."""
 
 
 @dataclass(slots=True)
@@ -49,10 +50,14 @@ class _Turn:
 
 
 class ItemReader:
-    """Reads items in their order; `ignored` are the places of those that say nothing here."""
+    """Reads items in their order.
 
-    def __init__(self, seen_name: SeenName) -> None:
-        self._seen_name = seen_name
+    `tools` are those of the request, and then those that items bring. `ignored` are the places of
+    items that say nothing here.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
         self._messages: list[Message] = []
         self._turn: _Turn | None = None
         self.ignored: list[str] = []
@@ -66,6 +71,8 @@ class ItemReader:
             self._read_reasoning(item, path)
         elif kind in _NAMED_CALLS:
             self._add_call(self._named_call(kind, item, path))
+        elif kind in _BRING_TOOLS:
+            self._read_tools(item, path)
         elif kind.endswith("_call_output"):
             self._add(_output(item, path))
         elif kind.endswith("_call") and _text(item, "call_id", path, ""):
@@ -98,6 +105,21 @@ class ItemReader:
         turn.thoughts.append(thought_of(item, path))
         turn.ends_with_text = False
 
+    def _read_tools(self, item: Mapping[str, Any], path: Path) -> None:
+        """Tools are shown where they are brought; a search that found them has its result there."""
+        place = (*path, "tools")
+        given = item.get("tools")
+        if not isinstance(given, list):
+            raise refuse(place, "has to be a list of tools.")
+        self.tools, brought = self.tools.with_more(given, place)
+        shown = (json.dumps(spec.for_template(), ensure_ascii=False) for spec in brought)
+        parts = tuple(TextPart(text) for text in shown)
+        call_id = _text(item, "call_id", path, "")
+        if call_id:
+            self._add(Message("tool", parts, tool_call_id=call_id))
+        else:
+            self._add(Message("system", parts))
+
     def _named_call(self, kind: str, item: Mapping[str, Any], path: Path) -> ToolCall:
         name = _text(item, "name", path)
         namespace = _text(item, "namespace", path, "") or None
@@ -107,7 +129,9 @@ class ItemReader:
         elif not isinstance(said, str | dict | None):
             raise refuse((*path, "arguments"), "has to be a string.")
         call_id = _text(item, "call_id", path, "")
-        return ToolCall(call_id, self._seen_name(name, namespace), "" if said is None else said)
+        return ToolCall(
+            call_id, self.tools.seen_name(name, namespace), "" if said is None else said
+        )
 
     def _add_call(self, call: ToolCall) -> None:
         turn = self._open_turn()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daemon.api.free_text import free_text_tool
@@ -43,9 +43,29 @@ class Tools:
         """The name that the model sees, also of a tool that is not offered any more."""
         if namespace is None:
             return name
-        prefixed = _prefix(namespace) + name
-        seen = (spec.name for spec in self.specs if spec.namespace == namespace)
-        return next((found for found in seen if found in (name, prefixed)), name)
+        found = self._known(name, namespace)
+        return name if found is None else found.name
+
+    def with_more(self, given: Iterable[Any], path: Path) -> tuple[Tools, tuple[ToolSpec, ...]]:
+        """These and the tools that the conversation brings at some place, and the latter.
+
+        They can be called from there on, and are shown there only. Their names do not depend on
+        what comes later, nor do they change those of others.
+        """
+        specs, brought = list(self.specs), []
+        for index, tool in enumerate(given):
+            place = (*path, index)
+            for sent in _callables(_flat(tool, place), place, None):
+                known = Tools(tuple(specs))._known(sent.name, sent.namespace)
+                is_free = sent.name not in {spec.name for spec in specs}
+                spec = known or replace(_spec(sent, is_unique=is_free), is_deferred=True)
+                specs += () if known else (spec,)
+                brought.append(spec)
+        return replace(self, specs=tuple(specs)), tuple(brought)
+
+    def _known(self, name: str, namespace: str | None) -> ToolSpec | None:
+        of_group = (spec for spec in self.specs if spec.namespace == namespace)
+        return next((spec for spec in of_group if own_name(spec) == name), None)
 
 
 def own_name(spec: ToolSpec) -> str:
@@ -67,8 +87,11 @@ def tools_of(given: Iterable[Any]) -> Tools:
         else:
             ignored.append(f"{field_name(path)} ({str(fields.get('type'))[:40]})")
     uses = Counter(each.name for each in sent)
-    specs = tuple(_spec(each, is_unique=uses[each.name] == 1) for each in sent)
-    return Tools(specs, tuple(told), tuple(ignored))
+    named: dict[str, ToolSpec] = {}
+    for each in sent:
+        spec = _spec(each, is_unique=uses[each.name] == 1)
+        named.setdefault(spec.name, spec)
+    return Tools(tuple(named.values()), tuple(told), tuple(ignored))
 
 
 def _flat(tool: Any, path: Path) -> dict[str, Any]:

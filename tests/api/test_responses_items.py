@@ -275,3 +275,33 @@ def test_a_longer_list_of_items_only_appends_messages(items: list[dict[str, Any]
 
 def is_said(item: dict[str, Any]) -> bool:
     return item.get("role") == "assistant" or item.get("type") in ("reasoning", "function_call")
+
+
+def test_tools_that_the_conversation_brings_are_shown_there_and_can_be_called_from_there() -> None:
+    found = {"type": "function", "name": "find", "defer_loading": True, "parameters": {"a": 1}}
+    group = {"type": "namespace", "name": "fs", "tools": [LS, found]}
+    search = {"type": "tool_search_call", "call_id": "s1", "arguments": {"query": "files"}}
+    result = {"type": "tool_search_output", "call_id": "s1", "tools": [LS, group]}
+    call = {**CALL, "name": "ls", "namespace": "fs"}
+    request = parsed(input=[USER, search, result, call], tools=[LS])
+    assert isinstance(request.prompt, Conversation)
+    assert [tool.name for tool in request.prompt.shown_tools] == ["ls"]
+    assert [tool.name for tool in request.tools] == ["ls", "fs__ls", "find"]
+    _, searched, shown, called_later = rendered([USER, search, result, call], tools=[LS])
+    assert searched["tool_calls"][0]["function"] == {
+        "name": "tool_search",
+        "arguments": {"query": "files"},
+    }
+    assert (shown["role"], shown["tool_call_id"]) == ("tool", "s1")
+    names = [json.loads(line)["function"]["name"] for line in shown["content"].split("\n")]
+    assert names == ["ls", "fs__ls", "find"]
+    assert called_later["tool_calls"][0]["function"]["name"] == "fs__ls"
+
+
+def test_tools_that_are_brought_by_no_search_are_told_by_the_system() -> None:
+    item = {"type": "additional_tools", "role": "developer", "tools": [LS]}
+    [message] = rendered([item])
+    assert (message["role"], json.loads(message["content"])["function"]["name"]) == ("system", "ls")
+    with pytest.raises(BadRequest) as caught:
+        parsed(input=[{**item, "tools": 5}])
+    assert caught.value.field == "input[0].tools"
