@@ -255,7 +255,7 @@ def _bos_id(tokenizer: Any) -> int | None:
 
 
 def _stop_ids(listed: frozenset[int], tokenizer: Any, prompts: MlxPromptEncoder) -> frozenset[int]:
-    found = set(listed) | set(tokenizer.eos_token_ids)
+    found = set(listed) | set(tokenizer.eos_token_ids) | prompts.fill_in_end_ids
     template = _template(tokenizer)
     if template is not None:
         found |= turn_end_ids(template, prompts.control)

@@ -95,6 +95,13 @@ class PieceEncoder:
             parts = _rejoined(parts)
         return _joined(self._encode_parts(parts, Guard(), should_stop))
 
+    def content(self, text: str, should_stop: ShouldStop = never, *, goes_on: bool) -> TokenIds:
+        """The ids of content, in which control tokens stay text; `goes_on`: within a line."""
+        self._length.check(text, 0, should_stop)
+        parts = self._control.split(self._control.as_content(text))
+        guard = self._after_break if goes_on else Guard()
+        return _joined(self._encode_parts(parts, guard, should_stop))
+
     def plain(self, text: str, should_stop: ShouldStop = never) -> TokenIds:
         """The ids of text without a template, in which control tokens are what they spell."""
         self._length.check(text, 0, should_stop)

@@ -19,8 +19,17 @@ import numpy as np
 from mlx_backend.chat_prompts import ChatEncoder
 from mlx_backend.control import ControlTokens, find_control_tokens
 from mlx_backend.errors import PromptRejected
+from mlx_backend.fill_in import end_ids, fill_in_parts
 from mlx_backend.interface import ShouldStop, never
-from mlx_backend.messages import NO_EFFORT, Effort, Marks, Prompt, SampledTurn, token_ids
+from mlx_backend.messages import (
+    NO_EFFORT,
+    Effort,
+    Marks,
+    Prompt,
+    SampledTurn,
+    TokenIds,
+    token_ids,
+)
 from mlx_backend.pieces import PieceEncoder
 from mlx_backend.recall import Recall
 from mlx_backend.remembered import MEMO_BYTES, RememberedAnswers
@@ -88,6 +97,11 @@ class MlxPromptEncoder:
         return ()
 
     @property
+    def fill_in_end_ids(self) -> frozenset[int]:
+        """The tokens that end what was filled in between two texts."""
+        return end_ids(self._tokenizer.token_to_id)
+
+    @property
     def traits(self) -> TemplateTraits | None:
         """What the model's template takes; None without one."""
         return None if self._chat is None else self._chat.traits
@@ -113,11 +127,18 @@ class MlxPromptEncoder:
             self._remembered.put(prompt.rendered_as, sampled, turn)
 
     def fill_in(self, before: str, after: str, should_stop: ShouldStop = never) -> Prompt:
-        raise PromptRejected("This model has no marks for filling in.", "suffix")
+        for text, field in ((before, "prompt"), (after, "suffix")):
+            _check_text(text, field)
+
+        def encode(text: str, goes_on: bool) -> TokenIds:
+            return self.pieces.content(text, should_stop, goes_on=goes_on)
+
+        parts = fill_in_parts(before, after, self._tokenizer.token_to_id, encode)
+        ids = self._beginning.once(np.concatenate(parts))
+        return Prompt(self._within_vocabulary(ids, "prompt"), Marks(is_raw=True))
 
     def text(self, text: str, should_stop: ShouldStop = never) -> Prompt:
-        if _has_surrogates(text):
-            raise PromptRejected("Half of a surrogate pair: this is not text.", "prompt")
+        _check_text(text, "prompt")
         ids = self._beginning.once(self.pieces.plain(text, should_stop))
         return Prompt(self._within_vocabulary(ids, "prompt"), Marks(is_raw=True))
 
@@ -144,11 +165,10 @@ class MlxPromptEncoder:
         return ids
 
 
-def _has_surrogates(text: str) -> bool:
+def _check_text(text: str, field: str) -> None:
     if text.isascii():
-        return False
+        return
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return True
-    return False
+        raise PromptRejected("Half of a surrogate pair: this is not text.", field) from None
