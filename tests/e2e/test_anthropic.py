@@ -160,6 +160,42 @@ def test_a_tool_that_is_loaded_late_costs_only_its_own_definition(pair: Pair) ->
 
 
 @on("tiny-full")
+def test_equal_conversations_are_equal_prompts_in_both_apis(pair: Pair) -> None:
+    function = {"name": "read", "description": "reads a file", "parameters": {"type": "object"}}
+    called = {"name": "read", "arguments": json.dumps(CALL["input"])}
+    spoken: Messages = [
+        {"role": "system", "content": filler(100, 8)},
+        {"role": "user", "content": "look"},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "Where is it?",
+            "tool_calls": [{"id": "toolu_1", "type": "function", "function": called}],
+        },
+        {"role": "tool", "tool_call_id": "toolu_1", "content": "print(1)"},
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "and now?"}]},
+    ]
+    thought = {"type": "thinking", "thinking": "Where is it?", "signature": "x"}
+    told_here: Messages = [
+        {"role": "user", "content": "look"},
+        say("assistant", thought, "I look.", CALL),
+        say("user", RESULT),
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "and now?"},
+    ]
+
+    async def scenario() -> None:
+        tools = [{"type": "function", "function": function}]
+        first = await pair.warm.chat(spoken, tools=tools)
+        second = await ask(pair, told_here, tools=[READ], system=filler(100, 8))
+        assert prompt(second) == first.prompt
+        assert cached(second) == first.prompt - 1
+
+    pair.run(scenario())
+
+
+@on("tiny-full")
 def test_what_was_said_is_not_read_again_when_it_comes_back(pair: Pair) -> None:
     async def scenario() -> None:
         messages: Messages = [say("user", "hello there")]
