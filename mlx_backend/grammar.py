@@ -10,6 +10,7 @@ anyway, are enforced as far as it goes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
@@ -30,6 +31,7 @@ MOST_DIVISOR_STATES = 100_000
 """In all `multipleOf` together: each makes an automaton with as many states as its digits say."""
 
 _LIMITS = LLParserLimits(max_grammar_size=200_000, max_lexer_states=50_000, verbose_errors=False)
+_TAG = re.compile("<.*>", re.DOTALL)
 _MOST_COMPILED = 16
 _MOST_TRIED_CHARACTERS = 2 << 20
 _MOST_REASON_CHARACTERS = 300
@@ -132,26 +134,38 @@ def compiler_for(
 
 
 def make_vocabulary(tokenizer: Any, writing: AnswerWriting) -> LLTokenizer:
-    """llguidance's view of a tokenizer. Takes a second for a large one, without the GIL.
+    """llguidance's view of a tokenizer. Takes a second for a large one, nearly all without the GIL.
 
     Raises ConstraintRejected for one that is neither byte-level nor with byte fallback.
     """
+    described = _without_marks(json.loads(tokenizer.to_str()), set(writing.token_ids.values()))
+    ends, slices = list(writing.stop_ids), LLTokenizer.json_slices()
     try:
-        known = _vocabulary_of(tokenizer.to_str(), writing)
-        ids = writing.token_ids.values()
-        if all(known.is_special_token(token) for token in ids):
-            return known
-        described = json.loads(tokenizer.to_str())
-        for entry in described["added_tokens"]:
-            entry["special"] = entry["id"] in ids
-        return _vocabulary_of(json.dumps(described), writing)
+        return LLTokenizer(json.dumps(described), eos_token=ends, slices=slices)
     except Exception as error:  # whatever it does not like about a tokenizer
         raise ConstraintRejected(f"this model's tokenizer takes no constraint: {error}") from error
 
 
-def _vocabulary_of(described: str, writing: AnswerWriting) -> LLTokenizer:
-    slices = LLTokenizer.json_slices()
-    return LLTokenizer(described, eos_token=list(writing.stop_ids), slices=slices)
+def _without_marks(described: dict[str, Any], control: set[int]) -> dict[str, Any]:
+    """A tokenizer.json whose control tokens have names that no text has.
+
+    Where a grammar leaves one text only, llguidance encodes that text to find its tokens: a
+    string that spells a control token would become that token, which the grammar then refuses.
+    """
+    model = described["model"]
+    for entry in described["added_tokens"]:
+        token, text = entry["id"], entry["content"]
+        if token not in control and not _TAG.fullmatch(text):  # llguidance takes tags for control
+            continue
+        entry["content"], entry["special"] = f"\ue000{token}\ue000", True
+        if isinstance(model["vocab"], list):
+            if token < len(model["vocab"]):
+                model["vocab"][token][0] = entry["content"]
+        elif text in model["vocab"]:
+            model["vocab"][entry["content"]] = model["vocab"].pop(text)
+        if model.get("unk_token") == text:
+            model["unk_token"] = entry["content"]
+    return {**described, "post_processor": None}
 
 
 def _check_divisors(schemas: Iterable[Any]) -> None:

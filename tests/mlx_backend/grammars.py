@@ -47,7 +47,10 @@ class Model:
 
     def allowed(self, grammar: Grammar, said: str = "") -> set[int] | None:
         """The tokens that may follow `said`; None if that is no beginning of an answer."""
-        mask = GrammarMask(grammar, token_ids(self.ids(said)))
+        return self.allowed_after(grammar, self.ids(said))
+
+    def allowed_after(self, grammar: Grammar, said: Sequence[int]) -> set[int] | None:
+        mask = GrammarMask(grammar, token_ids(said))
         size = self.tokenizer.get_vocab_size()
         logits = mask(mx.array([0]), mx.zeros((1, size)))
         return None if mask.error else set(np.flatnonzero(np.array(logits[0]) == 0).tolist())

@@ -162,6 +162,15 @@ def test_marks_spelled_in_strings_are_text_and_never_the_marks_tokens(model: Mod
     assert {model.tokenizer.token_to_id(character) for character in "<think>"} <= allowed
 
 
+def test_marks_spelled_by_a_schema_are_written_as_text(model: Model) -> None:
+    grammar = model.compile(Constraint({"const": "<think><|im_end|>"}))
+    said: list[int] = model.ids('"')
+    while not model.stop_ids <= (allowed := model.allowed_after(grammar, said) or set()):
+        said.append(min(allowed))
+    assert model.tokenizer.decode(said, skip_special_tokens=False) == '"<think><|im_end|>"'
+    assert len(said) > 10
+
+
 READ = CallableTool("read", {**OBJECT, "properties": {"path": {"type": "string"}}})
 LIST = CallableTool("list")
 
