@@ -23,7 +23,6 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 _NAMED_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _CALL_OF_OUTPUT = ("call_id", "id")
-
 _BRING_TOOLS = ("tool_search_output", "additional_tools")
 
 Recall = Callable[[str], Mapping[str, Any]]
@@ -128,10 +127,8 @@ class ItemReader:
             said = {"input": _text(item, "input", path, "")}
         elif not isinstance(said, str | dict | None):
             raise refuse((*path, "arguments"), "has to be a string.")
-        call_id = _text(item, "call_id", path, "")
-        return ToolCall(
-            call_id, self.tools.seen_name(name, namespace), "" if said is None else said
-        )
+        seen = self.tools.seen_name(name, namespace)
+        return ToolCall(_text(item, "call_id", path, ""), seen, "" if said is None else said)
 
     def _add_call(self, call: ToolCall) -> None:
         turn = self._open_turn()
@@ -168,7 +165,7 @@ def input_items(given: Any, recall: Recall) -> list[tuple[Path, dict[str, Any]]]
 def _resolved(item: Any, path: Path, recall: Recall) -> tuple[Path, dict[str, Any]]:
     if not isinstance(item, dict):
         raise refuse(path, "has to be an object.")
-    is_bare = "type" not in item and "role" not in item and "id" in item
+    is_bare = item.get("type") is None and "role" not in item and "id" in item
     if item.get("type") == "item_reference" or is_bare:
         item = dict(recall(_text(item, "id", path)))
     return path, item

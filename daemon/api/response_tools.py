@@ -59,7 +59,8 @@ class Tools:
                 known = Tools(tuple(specs))._known(sent.name, sent.namespace)
                 is_free = sent.name not in {spec.name for spec in specs}
                 spec = known or replace(_spec(sent, is_unique=is_free), is_deferred=True)
-                specs += () if known else (spec,)
+                if known is None:
+                    specs.append(spec)
                 brought.append(spec)
         return replace(self, specs=tuple(specs)), tuple(brought)
 

@@ -285,6 +285,8 @@ KINDS = st.sampled_from(
         "web_search_call",
         "item_reference",
         "agent_message",
+        "additional_tools",
+        "tool_search_output",
     ]
 )
 PART_KINDS = ["input_text", "output_text", "refusal", "input_image", "input_file", "input_audio"]
@@ -312,6 +314,7 @@ ITEMS = st.fixed_dictionaries(
         "action": JSON,
         "input": JSON,
         "output": CONTENT,
+        "tools": st.just([LS]) | JSON,
     },
 )
 TOOLS = st.lists(
