@@ -13,6 +13,7 @@ from typing import Any
 from mlx_backend.control import ControlTokens, map_strings
 from mlx_backend.errors import PromptRejected
 from mlx_backend.memo import Memo
+from mlx_backend.schemas import resolved_tool
 
 _MEMO_CHARACTERS = 8_000_000
 _REMEMBERED = range(256, _MEMO_CHARACTERS // 2)
@@ -66,14 +67,15 @@ class Content:
         return read
 
     def tool(self, tool: Mapping[str, Any], field: str) -> tuple[str, Mapping[str, Any]]:
-        """A tool's key and what the template gets: of equal ones, the one that came first."""
+        """A tool's key and what the template gets: of equal ones, the one that came first, with
+        its schema's references resolved."""
         try:
             key = json.dumps(tool, sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise PromptRejected("This is not JSON data.", field) from error
         first = self._tools.get(key)
         if first is None:
-            first = self.data(tool, field)
+            first = self.data(_resolved(tool, field), field)
             self._tools.put(key, first)
         return key, first
 
@@ -86,6 +88,13 @@ class Content:
                     f"Half of a surrogate pair at character {error.start}: this is not text.", field
                 ) from None
         return self._control.as_content(text)
+
+
+def _resolved(tool: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    try:
+        return resolved_tool(tool)
+    except RecursionError:
+        raise PromptRejected("This is nested too deeply.", field) from None
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
