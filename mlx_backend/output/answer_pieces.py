@@ -151,10 +151,11 @@ class AnswerPieces:
         self._is_block_read = True
         self._tape.keep()
 
-    def fail(self, why: str, *, is_cut: bool = False) -> str:
+    def fail(self, why: str, *, is_cut: bool = False, is_quiet: bool = False) -> str:
         """The block cannot be read on: what was not told of it, which is text then.
 
         Where the answer was cut behind a whole call, that is nothing: it lacks but a mark.
+        `is_quiet`: of what was no call yet nobody is warned.
         """
         raw = self._tape.kept()
         if self._is_call_open:
@@ -162,7 +163,7 @@ class AnswerPieces:
             return ""
         if self._is_block_read and (is_cut or not raw.strip()):
             return ""
-        if why:
+        if why and not is_quiet:
             self._add_piece(Malformed(why))
         return raw
 

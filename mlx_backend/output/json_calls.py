@@ -44,16 +44,17 @@ def _read_written_object(tape: Tape, add: Add) -> Reading[None]:
     """An object that was written once more, into a string."""
     inner = Tape()
     reading = _read_inner(inner, add)
-    is_whole = next(reading, inner) is inner
+    is_whole = is_begun = next(reading, inner) is inner
 
     def push(portion: str) -> None:
-        nonlocal is_whole
+        nonlocal is_whole, is_begun
         if portion != '"' and not is_whole:
+            is_begun = True
             inner.push(json.loads(f'"{portion}"'))
             is_whole = next(reading, inner) is inner
 
     yield from read_string(tape, push)
-    if not is_whole:
+    if is_begun and not is_whole:
         raise NotACall(f"{_NO_JSON}: its arguments are not whole.")
 
 

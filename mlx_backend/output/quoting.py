@@ -13,6 +13,7 @@ class Quoting:
 
     def __init__(self) -> None:
         self._is_fenced = False
+        self._is_fence_line = False  # a fence was opened in this line
         self._is_inline = False
         self._is_line_blank = True  # but for the run of backticks that is going on
         self._run = 0
@@ -27,7 +28,8 @@ class Quoting:
             else:
                 self._end_run()
                 self._is_line_blank = part == "\n" or (self._is_line_blank and part.isspace())
-                self._is_inline = self._is_inline and part != "\n"
+                if part == "\n":
+                    self._is_inline = self._is_fence_line = False
 
     def is_open(self) -> bool:
         """Asked where something else than a backtick follows."""
@@ -37,8 +39,10 @@ class Quoting:
     def _end_run(self) -> None:
         if not self._run:
             return
-        if self._is_line_blank and self._run >= 3:
-            self._is_fenced = not self._is_fenced
+        if self._is_fence_line:  # no fence, but code within the line
+            self._is_fenced = self._is_fence_line = False
+        elif self._is_line_blank and self._run >= 3:
+            self._is_fenced = self._is_fence_line = not self._is_fenced
         else:
             self._is_inline = not self._is_inline
         self._is_line_blank = False

@@ -165,16 +165,17 @@ class _AnswerReader:
     def _read_calls(self, mark: str) -> Reading[None]:
         assert self._calls is not None
         before = self._tape.position
+        is_quiet = mark in self._calls.first_openings
         self._answer.open_block()
         try:
             yield from self._calls.read(self._tape, self._answer)
         except OutputCut:
             self._tape.take_all()
-            self._say(self._answer.fail(_CUT, is_cut=True))
+            self._say(self._answer.fail(_CUT, is_cut=True, is_quiet=is_quiet))
             raise
         except OutputEnded:
             self._tape.take_all()
-            self._say(self._answer.fail(_ENDED))
+            self._say(self._answer.fail(_ENDED, is_quiet=is_quiet))
         except NotACall as error:
             self._say(self._answer.fail(error.why))
             if self._tape.position == before:

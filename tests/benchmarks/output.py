@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from mlx_backend.messages import AnswerForm
 from mlx_backend.output.answer_output import AnswerOutput
 from mlx_backend.output.formats import AnswerFormat
-from tests.written_calls import TOOLS, WRITERS, made, sampled
+from tests.mlx_backend.answers import NAMES, TOOLS, made, sampled, written
 
 ARGUMENT_CHARACTERS = 50_000
 TOKEN_SIZES = (4, 3, 5, 1, 6, 2, 7)  # bytes, as tokens of source code are long
@@ -59,7 +59,7 @@ def show(name: str, found: Sequence[float]) -> None:
 def measure(name: str) -> None:
     form = AnswerForm(stop=("\n\nHuman:", "<|stop|>"), tools=TOOLS)
     arguments = {"path": "src/a.py", "content": file(ARGUMENT_CHARACTERS), "mode": 644}
-    call = WRITERS[name]("write_file", arguments)
+    call = written(name, ("write_file", arguments))
     prose = file(ARGUMENT_CHARACTERS // 5)
     for has_marks in (True, False):
         format = made(name, has_marks=has_marks)
@@ -70,5 +70,5 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or WRITERS:
+    for chosen in sys.argv[1:] or NAMES:
         measure(chosen)

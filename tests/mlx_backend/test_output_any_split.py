@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_backend.messages import AnswerForm
-from mlx_backend.output.formats import CALL_FORMATS, AnswerFormat
-from tests.written_calls import TOOLS, WRITERS, made, read, told
+from mlx_backend.output.formats import AnswerFormat
+from tests.mlx_backend.answers import NAMES, TOOLS, made, read, told, written
 
-NAMES = [*(kind.name for kind in CALL_FORMATS), "harmony"]
 FORM = AnswerForm(stop=("STOP", "\n\nHuman"), tools=TOOLS)
 CONTENT = 'say "hi" to\nthe \\d+ 👩‍👧 é </tool_call> <tool_call> {a} ]\n'
 ARGUMENTS = {"path": "src/a.py", "content": CONTENT, "mode": 644, "tags": ["x", "y z"]}
+CALLS = (("write_file", ARGUMENTS), ("list_files", {}))
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 
@@ -27,20 +27,19 @@ def known(name: str, *, has_marks: bool) -> AnswerFormat:
 
 def answer(name: str) -> str:
     """Thoughts, text and two calls, as far as the family can say them."""
-    first, second = WRITERS[name]("write_file", ARGUMENTS), WRITERS[name]("list_files", {})
+    calls = written(name, *CALLS)
     if name == "harmony":
-        return f"<|channel|>analysis<|message|>Think.<|end|><|start|>assistant{first}"
-    between = "\n" if name != "llama" else "; "
-    return f"<think>\nThink: {second}\n</think>\n\nI write.\n\n{first}{between}{second}"
+        calls = written(name, CALLS[0])
+        return f"<|channel|>analysis<|message|>Think.<|end|><|start|>assistant{calls}"
+    return f"<think>\nThink: {calls}\n</think>\n\nI write.\n\n{calls}"
 
 
 @pytest.mark.parametrize("has_marks", [True, False], ids=["marks", "spelled"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_is_read_as_it_was_meant(name: str, has_marks: bool) -> None:
     found = told(read(known(name, has_marks=has_marks), answer(name), FORM))
-    calls = [("write_file", ARGUMENTS)]
+    calls = list(CALLS if name != "harmony" else CALLS[:1])
     if name != "harmony":
-        calls.append(("list_files", {}))
         assert found.text == "I write."
         assert found.thought.startswith("Think: ")
     assert found.calls == calls
@@ -76,7 +75,7 @@ def test_damaged_answers_do_no_harm_and_are_the_same_in_any_tokens(
     """Pieces of a call in any order, with anything between: nothing is raised, whole calls have
     JSON objects, and what is said does not depend on the tokens."""
     format = known(name, has_marks=has_marks)
-    call = WRITERS[name]("write_file", {"path": "a", "mode": 1})
+    call = written(name, ("write_file", {"path": "a", "mode": 1}))
     cuts = st.integers(0, len(call))
     parts = st.one_of(FRAGMENTS, st.tuples(cuts, cuts).map(lambda at: call[min(at) : max(at)]))
     texts = st.lists(parts, min_size=1, max_size=6).map("".join)
@@ -94,7 +93,7 @@ def test_damaged_answers_do_no_harm_and_are_the_same_in_any_tokens(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_cut_anywhere_is_never_called_whole(name: str) -> None:
     format = known(name, has_marks=True)
-    call = WRITERS[name]("write_file", {"path": "src/a.py", "content": "abc"})
+    call = written(name, ("write_file", {"path": "src/a.py", "content": "abc"}))
     for length in range(call.index("abc") + 1):
         found = told(read(format, call[:length], AnswerForm(tools=TOOLS), is_cut=True, sizes=()))
         assert found.calls == []
@@ -102,7 +101,7 @@ def test_a_call_cut_anywhere_is_never_called_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_tools_the_markup_of_calls_is_text(name: str) -> None:
-    call = WRITERS[name]("write_file", {"path": "a"})
+    call = written(name, ("write_file", {"path": "a"}))
     found = told(read(known(name, has_marks=True), call, AnswerForm()))
     assert (found.calls, found.begun) == ([], [])
     if name != "harmony":
@@ -112,7 +111,7 @@ def test_without_tools_the_markup_of_calls_is_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_no_tool_is_no_call_and_what_was_said_is_text(name: str) -> None:
-    call = WRITERS[name]("delete_all", {"path": "a"})
+    call = written(name, ("delete_all", {"path": "a"}))
     found = told(read(known(name, has_marks=True), call, AnswerForm(tools=TOOLS)))
     assert (found.calls, found.begun) == ([], [])
     assert "path" in found.text
@@ -125,7 +124,7 @@ def test_arguments_are_told_as_they_are_sampled(name: str) -> None:
     """Before the call ends, all of a long string but its last few characters."""
     format = known(name, has_marks=True)
     content = "line of a file\n" * 200
-    call = WRITERS[name]("write_file", {"path": "a", "content": content})
+    call = written(name, ("write_file", {"path": "a", "content": content}))
     begun = call[: call.rindex("line") + 4]
     pieces = read(format, begun, AnswerForm(tools=TOOLS), is_cut=True)
     told_so_far = "".join(getattr(piece, "json", "") for piece in pieces)
