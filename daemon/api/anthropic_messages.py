@@ -8,7 +8,8 @@ The last character of a call's arguments is told with its end, so that those of 
 are never a whole JSON object, whatever the cut hit. Its block is begun with the first of them,
 since a call without any would be taken for one without arguments.
 
-Log-probabilities and warnings are not told here.
+An answer that began to repeat itself for ever ends as one that is too long: the API has no word
+for it. Log-probabilities and warnings are not told here.
 """
 
 from __future__ import annotations
