@@ -20,7 +20,7 @@ from mlx_backend.errors import ConstraintRejected
 from mlx_backend.messages import CallableTool, Constraint, Prompt
 from mlx_backend.output.formats import AnswerFormat
 from mlx_backend.output.harmony import CHANNEL, CONSTRAIN, END, MESSAGE, START, Harmony
-from mlx_backend.output.lark import ANY_OBJECT, WHITE_SPACE, literal, mark
+from mlx_backend.output.lark import ANY_OBJECT, WHITE_SPACE, first_token, literal, mark, tape_text
 from mlx_backend.output.tape import MARK
 
 _MARKED = re.compile(MARK + r'("(?:[^"\\]|\\.)*")')
@@ -49,11 +49,9 @@ class AnswerWriting:
         """Where the answer to `prompt` begins."""
         if prompt.begins_in_thought:
             return Thought.BEGUN
-        closings = [
-            tags.closing for tags in self.format.think_tags if tags.closing.startswith(MARK)
-        ]
+        closings = [first_token(tags.closing, self.token_ids) for tags in self.format.think_tags]
         tail = prompt.tokens[-_TAIL_TOKENS:].tolist()
-        is_over = any(self.token_ids[closing[1:]] in tail for closing in closings)
+        is_over = any(self.token_ids[closing] in tail for closing in closings if closing)
         return Thought.OVER if is_over else Thought.POSSIBLE
 
     def grammar(self, constraint: Constraint, thought: Thought = Thought.POSSIBLE) -> str:
@@ -100,7 +98,7 @@ class AnswerWriting:
 
     def _thoughts(self, thought: Thought) -> list[str]:
         """`start`: an `answer`, behind the thought that is begun or that the model may begin."""
-        pairs = [(tags.opening, tags.closing) for tags in self.format.think_tags if tags.is_own]
+        pairs = [(tags.opening, tags.closing) for tags in self.format.think_tags]
         if not pairs or thought is Thought.OVER:
             return ["start: answer"]
         rules = [f"start: thought {_BREAKS} answer"]
@@ -108,11 +106,11 @@ class AnswerWriting:
             rules[0] += " | answer"
         whole = []
         for i, (opening, closing) in enumerate(pairs):
-            whole.append(
-                f"{mark(opening)} rest_{i}" if thought is Thought.POSSIBLE else f"rest_{i}"
-            )
-            if closing.startswith(MARK):
-                rules.append(f"rest_{i}: {self._anything_but(closing[1:])} {mark(closing)}")
+            begun = thought is not Thought.POSSIBLE
+            whole.append(f"{'' if begun else tape_text(opening, self.token_ids)} rest_{i}")
+            if token := first_token(closing, self.token_ids):
+                end = tape_text(closing, self.token_ids)
+                rules.append(f"rest_{i}: {self._anything_but(token)} {end}")
             else:
                 rules.append(f"rest_{i}[suffix={literal(closing)}]: {_ANY_TEXT}")
         return [*rules, f"thought: {' | '.join(whole)}"]

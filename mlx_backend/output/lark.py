@@ -11,11 +11,10 @@ which has to check its arguments anyway.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mlx_backend.messages import CallableTool
-from mlx_backend.output.argument_types import ArgumentTypes
 from mlx_backend.output.call_format import Spelling
 from mlx_backend.output.tape import MARK
 
@@ -37,6 +36,24 @@ def mark(spelled: str) -> str:
     """A mark as a `Spelling` gives it: that one token, or else its characters."""
     is_token = spelled.startswith(MARK)
     return MARK + literal(spelled.removeprefix(MARK)) if is_token else literal(spelled)
+
+
+def first_token(text: str, tokens: Collection[str]) -> str:
+    """The token whose mark stands first on the tape `text`; "" if its characters count."""
+    spelled = text.removeprefix(MARK)
+    found = [token for token in tokens if spelled.startswith(token)] if text != spelled else []
+    return max(found, key=len, default="")
+
+
+def tape_text(text: str, tokens: Collection[str]) -> str:
+    """Text as it stands on the tape: marks as their tokens, all else as its characters."""
+    first, *marked = text.split(MARK)
+    parts = [literal(first)] if first else []
+    for part in marked:
+        token = first_token(MARK + part, tokens)
+        rest = part.removeprefix(token)
+        parts += [MARK + literal(token), *([literal(rest)] if rest else [])]
+    return " ".join(parts)
 
 
 def json_value(schema: Mapping[str, Any] | None) -> str:
@@ -70,59 +87,6 @@ def hermes_json(spelled: Spelling, tools: Sequence[CallableTool], may_repeat: bo
             f"arguments_{i}: {json_value(tool.schema)}",
         ]
     return "\n".join(rules)
-
-
-PARAMETER_END = "\n</parameter>\n"
-
-
-def parameter_xml(spelled: Spelling, tools: Sequence[CallableTool], may_repeat: bool) -> str:
-    """`<tool_call><function=…><parameter=…>…</parameter></function></tool_call>`, one part a line.
-
-    Strings stand as they are, all else as JSON.
-    """
-    opening, closing = mark(spelled("<tool_call>")), mark(spelled("</tool_call>"))
-    rules = [
-        calls("call", LINE_BREAK, may_repeat),
-        f"call: {opening} function {closing}",
-        f"function: {choice(f'function_{i}' for i in range(len(tools)))}",
-        rf"text[suffix={literal(PARAMETER_END)}]: /(.|\n)*/",
-    ]
-    for i, tool in enumerate(tools):
-        head, end = literal(f"\n<function={tool.name}>\n"), literal("</function>\n")
-        names, parameters = _parameters(f"parameter_{i}", tool.schema)
-        rules += [f"function_{i}: {' '.join([head, *names, end])}", *parameters]
-    return "\n".join(rules)
-
-
-def _parameters(prefix: str, schema: Mapping[str, Any] | None) -> tuple[list[str], list[str]]:
-    """A function's parameters in order, and the rules that they stand for."""
-    properties = (schema or {}).get("properties")
-    if not isinstance(properties, Mapping):
-        head = r'"<parameter=" /[a-zA-Z0-9_.-]+/ ">\n"'
-        return [f"{prefix}*"], [f"{prefix}: {head} text"]
-    required = (schema or {}).get("required") or ()
-    types = ArgumentTypes(schema)
-    names, rules = [], []
-    for i, (key, described) in enumerate(properties.items()):
-        if described is False:
-            continue
-        rule = f"{prefix}_{i}"
-        names.append(rule if key in required else f"{rule}?")
-        head = literal(f"<parameter={key}>\n")
-        if "string" in types.of(key):
-            rules.append(f"{rule}: {head} {_text(described)}")
-        else:
-            rules.append(f"{rule}: {head} {rule}_value {literal(PARAMETER_END)}")
-            rules.append(f"{rule}_value: {json_value(part_of(schema or {}, described))}")
-    return names, rules
-
-
-def _text(schema: Any) -> str:
-    """A string as it is, up to and with its end; one of a few where the schema lists them."""
-    listed = schema.get("enum") if isinstance(schema, Mapping) else None
-    if isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed):
-        return f"({choice(literal(one + PARAMETER_END) for one in listed)})"
-    return "text"
 
 
 def part_of(root: Mapping[str, Any], schema: Any) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlx_backend.messages import CallableTool
 from mlx_backend.output.argument_types import Types
 from mlx_backend.output.argument_writer import ArgumentWriter
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.chains import SPACE, Chain, Followed, follow, read_one_of, take_end
+from mlx_backend.output.tagged_grammar import Writing
 from mlx_backend.output.tape import OutputEnded, Reading, Search, Tape
 
 _NAME = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
@@ -60,6 +62,14 @@ class TaggedFormat(CallFormat):
 
     @abstractmethod
     def tags_for(self, spelled: Spelling) -> Tags: ...
+
+    def writing(self) -> Writing | None:
+        """As the family's template has it; None: calls of this family cannot be enforced."""
+        return None
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        writing = self.writing()
+        return None if writing is None else writing.grammar(tools, may_repeat)
 
     def name_of(self, attributes: str) -> str:
         return plain_name(attributes)

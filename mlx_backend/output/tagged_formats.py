@@ -6,14 +6,13 @@ import re
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from mlx_backend.messages import CallableTool
-from mlx_backend.output import lark
 from mlx_backend.output.argument_types import EVERY, STRING, Types
 from mlx_backend.output.argument_writer import ArgumentWriter
 from mlx_backend.output.call_format import Calls, Spelling
 from mlx_backend.output.chains import SPACE, Chain, Until, Word, read_one_of, take_end
 from mlx_backend.output.json_calls import read_call
 from mlx_backend.output.tagged import TaggedFormat, Tags
+from mlx_backend.output.tagged_grammar import Writing
 from mlx_backend.output.tape import MARK, OutputEnded, Reading, Search, Tape
 
 _ATTRIBUTE = re.compile(r"""([\w.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
@@ -53,8 +52,14 @@ class QwenCoderFormat(TaggedFormat):
             is_framed=True,
         )
 
-    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
-        return lark.parameter_xml(self.spelled, tools, may_repeat)
+    def writing(self) -> Writing:
+        return Writing(
+            self.spelled.tokens,
+            call=f"{self.openings[0]}\n<function={{name}}>\n",
+            argument="<parameter={key}>\n",
+            value_end="\n</parameter>\n",
+            call_end=f"</function>\n{self.tags.block_end}\n",
+        )
 
 
 class SeedFormat(TaggedFormat):
@@ -76,6 +81,15 @@ class SeedFormat(TaggedFormat):
             value_end="</parameter>",
             call_end="</function>",
             block_end=spelled("</seed:tool_call>"),
+        )
+
+    def writing(self) -> Writing:
+        return Writing(
+            self.spelled.tokens,
+            call=f"{self.openings[0]}\n<function={{name}}>\n",
+            argument="<parameter={key}>",
+            value_end="</parameter>\n",
+            call_end=f"</function>\n{self.tags.block_end}\n",
         )
 
 
@@ -106,6 +120,16 @@ class GlmFormat(TaggedFormat):
 
     def key_of(self, attributes: Sequence[str]) -> tuple[str, Types | None]:
         return attributes[0].strip(), None
+
+    def writing(self) -> Writing:
+        opening, closing, key, key_end, value, value_end = map(self.spelled, self.marks)
+        return Writing(
+            self.spelled.tokens,
+            call=f"{opening}{{name}}\n",
+            argument=f"{key}{{key}}{key_end}\n{value}",
+            value_end=f"{value_end}\n",
+            call_end=f"{closing}\n",
+        )
 
 
 class LongcatFormat(GlmFormat):
@@ -153,6 +177,20 @@ class HunyuanFormat(TaggedFormat):
             block_end=block_end,
         )
 
+    def writing(self) -> Writing:
+        block, block_end, call, call_end, after, key, key_end, value, value_end = map(
+            self.spelled, self.marks
+        )
+        return Writing(
+            self.spelled.tokens,
+            block=f"{block}\n",
+            call=f"{call}{{name}}{after}\n",
+            argument=f"{key}{{key}}{key_end}\n{value}",
+            value_end=f"{value_end}\n",
+            call_end=f"{call_end}\n",
+            block_end=block_end,
+        )
+
 
 class MiniMaxFormat(TaggedFormat):
     """MiniMax M2: `<minimax:tool_call>⏎<invoke name="f">⏎<parameter name="k">v</parameter>⏎
@@ -161,6 +199,7 @@ class MiniMaxFormat(TaggedFormat):
     name = "minimax"
     marks: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", "</minimax:tool_call>")
     opening_marks: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>",)
+    _said_of_values: ClassVar[str] = ""
 
     @classmethod
     def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
@@ -175,6 +214,18 @@ class MiniMaxFormat(TaggedFormat):
 
     def key_of(self, attributes: Sequence[str]) -> tuple[str, Types | None]:
         return attribute(attributes[0], "name"), None
+
+    def writing(self) -> Writing:
+        call, argument = (chain[0] for chain in (self.tags.call, self.tags.argument))
+        return Writing(
+            self.spelled.tokens,
+            block=f"{self.openings[0]}\n",
+            call=f'{call} name="{{name}}">\n',
+            argument=f'{argument} name="{{key}}"{self._said_of_values}>',
+            value_end=f"{self.tags.value_end}\n",
+            call_end=f"{self.tags.call_end}\n",
+            block_end=self.tags.block_end,
+        )
 
 
 def _invocations(prefix: str, block_end: str) -> Tags:
@@ -211,6 +262,7 @@ class DsmlFormat(MiniMaxFormat):
     marks = ("｜DSML｜",)
     opening_marks = ()
     _block: ClassVar[str] = "function_calls"
+    _said_of_values = ' string="{is_string}"'
 
     @classmethod
     def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
@@ -270,6 +322,18 @@ class MiniCpmFormat(TaggedFormat):
     def key_of(self, attributes: Sequence[str]) -> tuple[str, Types | None]:
         return attribute(attributes[0], "name"), None
 
+    def writing(self) -> Writing:
+        opening, end, parameter, parameter_end, literal, literal_end = map(self.spelled, self.marks)
+        return Writing(
+            self.spelled.tokens,
+            call=f'{opening} name="{{name}}">',
+            argument=f'{parameter} name="{{key}}">',
+            value_end=parameter_end,
+            call_end=f"{end}\n",
+            literal_opening=literal,
+            literal_end=literal_end,
+        )
+
     def _read_value(self, tape: Tape, writer: ArgumentWriter) -> Reading[None]:
         if not (yield from tape.read_if(self._literal)):
             yield from super()._read_value(tape, writer)
@@ -316,6 +380,18 @@ class KimiK3Format(TaggedFormat):
         return Tags(
             call=(f"{opens}call", Until(sep)),
             argument=(f"{opens}argument", Until(sep)),
+            value_end=f"{closes}argument{sep}",
+            call_end=f"{closes}call{sep}",
+            block_end=f"{closes}tools{sep}",
+        )
+
+    def writing(self) -> Writing:
+        opens, closes, sep, _ = map(self.spelled, self.marks)
+        return Writing(
+            self.spelled.tokens,
+            block=f"{opens}tools{sep}",
+            call=f'{opens}call tool="{{name}}" index="1"{sep}',
+            argument=f'{opens}argument key="{{key}}" type="{{type}}"{sep}',
             value_end=f"{closes}argument{sep}",
             call_end=f"{closes}call{sep}",
             block_end=f"{closes}tools{sep}",

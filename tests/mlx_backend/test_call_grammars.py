@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -58,7 +59,8 @@ def format_named(name: str, *, with_tokens: bool = True) -> AnswerFormat:
         return harmony_format(Harmony.marks)
     kind = next(kind for kind in CALL_FORMATS if kind.name == name)
     tokens = kind.marks if with_tokens else ()
-    return answer_format(kind(Spelling(frozenset(tokens))), "no thoughts", tokens)
+    found = answer_format(kind(Spelling(frozenset(tokens))), "no thoughts", tokens)
+    return replace(found, think_tags=())
 
 
 NAMES = [*(kind.name for kind in CALL_FORMATS), Harmony.name]
@@ -88,7 +90,7 @@ class Writer:
         said: list[int] = self.tokenizer.encode(begins).ids
         random, mask = np.random.default_rng(seed), GrammarMask(grammar, token_ids(said))
         logits = mx.zeros((1, self.tokenizer.get_vocab_size()))
-        for _ in range(800):
+        for _ in range(3_000):
             masked = np.array(mask(mx.array(said or [0]), logits)[0])
             assert mask.error is None
             allowed = np.flatnonzero(masked == 0)
