@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.clients.installed import Package, npm, pip
 from tests.clients.script import RECALLED, Call, Step
@@ -37,9 +38,9 @@ class Agent:
     `heading` is its name in the README, `path` where its conversations are posted. `arguments`
     come between the README's command and the task, `resumed` when it goes on with its last
     session. `last_session` names that, from the home and the project, where SESSION stands.
-    `write` is its tool call that writes a file, `delegate` the steps in which it has a sub-agent
-    do a task. `edit` changes what the README has in files and in the environment, for an API that
-    it mentions beside the one it shows.
+    `write` is its tool call that writes a file, `read` finds one, `delegate` are the steps in
+    which it has a sub-agent do a task. `edit` changes what the README has in files and in the
+    environment, for an API that it mentions beside the one it shows.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Agent:
     is_in_ci: bool = False
     loses_prefix_on_resume: bool = False
     last_session: Callable[[Path, Path], str] | None = None
+    read: Callable[[Path], str] = Path.read_text
     compose: Callable[[list[str], tuple[str, ...], str], list[str]] = _in_order
 
 
@@ -222,9 +224,10 @@ def _mlx_code(api: str, path: str) -> Agent:
         path=path,
         arguments=("--ui", "bare", "-p"),
         resumed=("--ui", "bare", "--resume", SESSION, "-p"),
-        write=lambda file, text: Call("Write", {"path": str(file), "content": text}),
-        delegate=lambda task: asking("Agent", {"task": task}),
-        last_session=lambda home, project: _newest_branch(project),
+        write=lambda file, text: Call("Write", {"path": file.name, "content": text}),
+        delegate=lambda task: asking("Agent", {"task": task, "tools": ["Write"]}),
+        last_session=lambda home, project: _newest_commit(project),
+        read=lambda file: _git(file.parent, "show", f"{_newest_commit(file.parent)}:{file.name}"),
     )
 
 
@@ -238,7 +241,7 @@ def _without_v1(text: str, path: str) -> str:
     return text.replace("/v1", "") if path == "/v1/messages" else text
 
 
-def asking(tool: str, arguments: Mapping[str, str]) -> list[Step]:
+def asking(tool: str, arguments: Mapping[str, Any]) -> list[Step]:
     return [Step("A helper does it.", [Call(tool, arguments)])]
 
 
@@ -246,13 +249,14 @@ def _newest(folder: Path) -> Path:
     return max(folder.iterdir(), key=lambda path: path.stat().st_mtime)
 
 
-def _newest_branch(project: Path) -> str:
-    """The commit of the branch that was written to last."""
-    newest = ("for-each-ref", "--sort=-committerdate", "--count=1", "--format=%(objectname)")
-    told = subprocess.run(
-        ["git", *newest, "refs/heads/mlc"], cwd=project, check=True, capture_output=True, text=True
-    )
-    return told.stdout.strip()
+def _newest_commit(project: Path) -> str:
+    """mlx-code keeps what its agents did, and what was said, in commits on branches of its own."""
+    return _git(project, "rev-list", "--all", "--date-order", "--max-count=1").strip()
+
+
+def _git(project: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=project, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def shell_call(tool: str, argument: str, file: Path, text: str) -> Call:
