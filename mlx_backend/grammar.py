@@ -86,7 +86,8 @@ class GrammarCompiler:
             name: part if self._can_enforce(part_of(schema, part)) else {}
             for name, part in properties.items()
         }
-        names = [name for name in schema.get("required") or () if name in kept]
+        required = schema.get("required")
+        names = [name for name in required if name in kept] if isinstance(required, list) else []
         simpler = part_of(schema, {"type": "object", "properties": kept, "required": names})
         return replace(tool, schema=simpler if self._can_enforce(simpler) else None)
 
@@ -130,7 +131,8 @@ def compiler_for(
     token_ids = {token.text: token.id for token in control}
     added = tokenizer.get_added_tokens_decoder().items()
     marks = {entry.content: token for token, entry in added if entry.content in format.marks}
-    return GrammarCompiler(tokenizer, AnswerWriting(format, token_ids | marks, sorted(stop_ids)))
+    ends = sorted(token for token in stop_ids if tokenizer.id_to_token(token) is not None)
+    return GrammarCompiler(tokenizer, AnswerWriting(format, token_ids | marks, ends))
 
 
 def make_vocabulary(tokenizer: Any, writing: AnswerWriting) -> LLTokenizer:

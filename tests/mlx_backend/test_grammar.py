@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from mlx_backend.answers import find_answers
 from mlx_backend.errors import ConstraintRejected
-from mlx_backend.grammar import MOST_CHARACTERS, make_vocabulary
+from mlx_backend.grammar import MOST_CHARACTERS, compiler_for, make_vocabulary
 from mlx_backend.messages import CallableTool, Constraint, Grammar, Prompt, token_ids
 from mlx_backend.output.harmony import Harmony
 from mlx_backend.output.lark import WHITE_SPACE
@@ -207,7 +207,7 @@ def test_parameters_in_tags_are_text_or_json_as_their_types_say() -> None:
         written = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in values.items())
         return f"<tool_call>\n<function=f>\n{written}</function>\n</tool_call>"
 
-    assert model.is_whole(grammar, call(text="</parameter> 1\n\n"))
+    assert model.is_whole(grammar, call(text="1 </parameter> 1\n\n"))
     assert model.is_whole(grammar, call(text="", count="3", kind="b", shape='{"x": 1}'))
     assert model.is_whole(grammar, "<tool_call>\n<function=list>\n</function>\n</tool_call>")
     assert model.is_whole(
@@ -318,6 +318,13 @@ def test_a_tokenizer_that_is_not_made_of_bytes_is_refused_in_words() -> None:
     words.add_special_tokens([AddedToken("</s>", special=True)])
     with pytest.raises(ConstraintRejected, match="tokenizer"):
         Model("", words, ["</s>"]).compile(Constraint({}))
+
+
+def test_an_end_of_turn_that_is_no_token_of_the_tokenizer_is_none(model: Model) -> None:
+    compiler = compiler_for(
+        model.tokenizer, find_answers(model.tokenizer, "").format, (), {*model.stop_ids, 5_000}
+    )
+    assert model.is_whole(compiler.compile(Constraint({}), Prompt(token_ids([0]))), "{}")
 
 
 def test_a_model_that_never_ends_a_turn_takes_no_constraint() -> None:
