@@ -64,10 +64,11 @@ def find_format(template: str, added_tokens: Collection[str]) -> AnswerFormat:
 
 
 def find_call_format(template: str, added_tokens: Collection[str]) -> CallFormat | None:
-    """None if nothing says that the model can call tools."""
-    for kind in CALL_FORMATS:
-        if kind.is_written_by(template, added_tokens):
-            return kind(Spelling(frozenset(added_tokens).intersection(kind.marks)))
+    """What the template writes; else what the tokens are made for. None: no calls at all."""
+    for tokens in ((), added_tokens):
+        for kind in CALL_FORMATS:
+            if kind.is_written_by(template, tokens):
+                return kind(Spelling(frozenset(added_tokens).intersection(kind.marks)))
     return None
 
 
