@@ -68,8 +68,9 @@ def test_code_for_an_interpreter_is_text_where_that_is_no_tool() -> None:
 
 def test_values_in_python_become_json() -> None:
     text = (
-        '<|tool_call_start|>[write_file(path=\'it\\\'s \\x41\\u00e9\\\\\', content="""two\n"lines"""'
-        ", mode=0o7, tags=[('a', True), {'b': None, \"c\": false}])]<|tool_call_end|> b"
+        r"<|tool_call_start|>[write_file(path='it\'s \x41\u00e9\\', "
+        'content="""two\n"lines""", '
+        "mode=0o7, tags=[('a', True), {'b': None, \"c\": false}])]<|tool_call_end|> b"
     )
     arguments = {
         "path": "it's Aé\\",
@@ -230,7 +231,8 @@ def test_a_models_marks_are_those_tokens_that_its_way_to_write_has() -> None:
     answers = find_answers(tokenizer, "<tool_call>")
     opening = tokenizer.token_to_id("<tool_call>")
     assert answers.call_mark_ids == {opening}
-    assert {"<tool_call>", "</tool_call>", "<think>"} == set(answers.marks.values())
+    marks = {"<tool_call>", "</tool_call>", "<think>", "</think>"}
+    assert set(answers.marks.values()) == marks
     harmony = find_answers(
         _with(tokenizer, *made("harmony", has_marks=True).marks), FAMILIES["harmony"].source
     )
