@@ -24,6 +24,11 @@ def token_file() -> Path:
     return _DIRECTORIES.user_state_path / "private" / "token"
 
 
+def config_file() -> Path:
+    """Settings that the user wrote down."""
+    return _DIRECTORIES.user_config_path / "config.toml"
+
+
 def logs_folder() -> Path:
     return _DIRECTORIES.user_log_path
 

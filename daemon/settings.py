@@ -1,20 +1,24 @@
-"""Every setting, declared once: its flag, its environment variable and its line in the README.
+"""Every setting, declared once: flag, environment variable, key in the file, line in the README.
 
 The fields of `Settings` are the table. A value comes from the highest source that names it: a
-flag, then the environment (`MLXD_…`), then the default; where each came from is kept beside it.
+flag, then the environment (`MLXD_…`), then `config.toml`, then the default; where each came from
+is kept beside it.
 All sources are text and go through one parser, so a wrong value is refused in the same words
 wherever it stands. The only module that reads the environment. Imports no third-party code.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from daemon.config_file import ConfigFile, read
 from daemon.errors import ConfigurationError
 
 BYTES_PER_UNIT = {
@@ -38,6 +42,7 @@ class Origin(StrEnum):
     """Where a value came from, lowest first."""
 
     DEFAULT = "default"
+    FILE = "file"
     ENVIRONMENT = "environment"
     FLAG = "flag"
 
@@ -241,19 +246,38 @@ class Resolved:
         return ", ".join(parts) or "defaults"
 
 
-def resolve(
-    flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None
-) -> Resolved:
-    """Settings from the flags given (by setting name), the environment and the defaults.
+NO_FILE = ConfigFile(Path("config.toml"))
+CONFIG_VARIABLE = "MLXD_CONFIG"
 
-    `environment` stands in for this process's own. Raises ConfigurationError, which names the
-    flag or variable at fault.
+
+def config_file(default: Path, environment: Mapping[str, str] | None = None) -> ConfigFile:
+    """The settings file at its usual place, or where `MLXD_CONFIG` says; empty if there is none.
+
+    Raises ConfigurationError, also for a file that was named but is not there.
     """
     variables = os.environ if environment is None else environment
+    named = variables.get(CONFIG_VARIABLE)
+    if named and not Path(named).expanduser().is_file():
+        raise ConfigurationError(f"{CONFIG_VARIABLE} is {named!r}, but there is no such file.")
+    return read(Path(named).expanduser() if named else default)
+
+
+def resolve(
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str] | None = None,
+    file: ConfigFile = NO_FILE,
+) -> Resolved:
+    """Settings from the flags given (by setting name), the environment, the file, the defaults.
+
+    `environment` stands in for this process's own. Raises ConfigurationError, which names the
+    flag, the variable, or the file's line and key at fault.
+    """
+    variables = os.environ if environment is None else environment
+    _refuse_unknown_keys(file)
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for setting in TABLE:
-        origins[setting.name], source, raw = _source(setting, flags, variables)
+        origins[setting.name], source, raw = _source(setting, flags, variables, file)
         if raw is not None:
             values[setting.name] = _parsed(setting, source, raw)
     settings = Settings(**values)
@@ -261,8 +285,32 @@ def resolve(
     return Resolved(settings, origins)
 
 
+def setting_named(key: str) -> Setting:
+    """The setting of a key, written with underscores or hyphens. Raises ConfigurationError."""
+    name = key.removeprefix("--").replace("-", "_")
+    found = [setting for setting in TABLE if setting.name == name]
+    if not found:
+        raise ConfigurationError(f"There is no setting `{key}`{_perhaps(name)}")
+    return found[0]
+
+
+def _refuse_unknown_keys(file: ConfigFile) -> None:
+    known = {setting.name for setting in TABLE}
+    for key in file.values:
+        if key not in known:
+            raise ConfigurationError(f"{file.place(key)} is no setting{_perhaps(key)}")
+
+
+def _perhaps(name: str) -> str:
+    near = difflib.get_close_matches(name, [setting.name for setting in TABLE], n=1)
+    return f"; did you mean `{near[0]}`?" if near else "; `mlxd config` lists them."
+
+
 def _source(
-    setting: Setting, flags: Mapping[str, str | None], variables: Mapping[str, str]
+    setting: Setting,
+    flags: Mapping[str, str | None],
+    variables: Mapping[str, str],
+    file: ConfigFile,
 ) -> tuple[Origin, str, str | None]:
     """Where the value of `setting` stands: its origin, the name it has there, its text."""
     given = flags.get(setting.name)
@@ -271,6 +319,8 @@ def _source(
     named = variables.get(setting.environment_name)
     if named:
         return Origin.ENVIRONMENT, setting.environment_name, named
+    if setting.name in file.values:
+        return Origin.FILE, file.place(setting.name), file.values[setting.name].text
     return Origin.DEFAULT, "", None
 
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from daemon.cli import asking, work
+from daemon.cli import asking, configuration, work
 from daemon.cli.exits import ExitCode
 from daemon.cli.output import complain
 from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
@@ -19,6 +19,7 @@ COMMANDS = (
     asking.why,
     asking.cache,
     asking.sessions,
+    configuration.config,
     work.demo,
     work.bench,
     work.version,

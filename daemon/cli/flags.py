@@ -9,11 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from daemon.settings import TABLE, Setting, resolve
+from daemon.config_file import ConfigFile
+from daemon.settings import TABLE, Setting, config_file, resolve
 
 
 def only(*names: str) -> list[Setting]:
     return [setting for setting in TABLE if setting.name in names]
+
+
+def settings_file() -> ConfigFile:
+    """The settings file of this account. Raises ConfigurationError."""
+    from daemon import paths
+
+    return config_file(paths.config_file())
 
 
 def accepts_settings(
@@ -26,7 +34,7 @@ def accepts_settings(
         @wraps(command)
         def run(**given: Any) -> None:
             flags = {setting.name: given.pop(setting.name) for setting in rows}
-            command(resolve(flags), **given)
+            command(resolve(flags, file=settings_file()), **given)
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         run.__signature__ = inspect.Signature([*map(_flag, rows), *own])  # type: ignore[attr-defined]
