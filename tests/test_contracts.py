@@ -110,9 +110,11 @@ def test_what_crosses_to_the_daemon_is_free_of_mlx(name):
 def test_settings_stop_at_serve():
     assert importers({"daemon.settings"}) <= {
         "daemon.cli.asking",
+        "daemon.cli.configuration",
         "daemon.cli.flags",
         "daemon.cli.work",
         "daemon.serve",
+        "daemon.views.configuration",
     }
 
 
