@@ -11,10 +11,12 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
+from mlx_backend.messages import CallableTool
 from mlx_backend.output.argument_types import EVERY, STRING, value_of
 from mlx_backend.output.argument_writer import ArgumentWriter
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.chains import SPACE, Chain, Until, Word, read_one_of, take_end
+from mlx_backend.output.gemma_grammar import GemmaWriting
 from mlx_backend.output.json_reader import read_text
 from mlx_backend.output.python_calls import read_python_calls
 from mlx_backend.output.tape import MARK, OutputEnded, Reading, Search, Tape
@@ -24,16 +26,20 @@ _BARE = re.compile(r"[^,:{}\[\]\n\udc00]*")
 
 
 class GemmaFormat(CallFormat):
-    """Gemma 4: `<|tool_call>call:f{key:<|"|>text<|"|>}<tool_call|>`."""
+    """Gemma 4: `<|tool_call>call:f{key:<|"|>text<|"|>}<tool_call|>`, thoughts in a channel."""
 
     name = "gemma-4"
-    marks: ClassVar[tuple[str, ...]] = ("<|tool_call>", "<tool_call|>", '<|"|>')
+    marks: ClassVar[tuple[str, ...]] = (
+        "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>",
+    )  # fmt: skip
     opening_marks: ClassVar[tuple[str, ...]] = ("<|tool_call>",)
 
     def __init__(self, spelled: Spelling) -> None:
         super().__init__(spelled)
-        opening, self._closing, self._quote = map(spelled, self.marks)
+        opening, self._closing, self._quote, *channel = map(spelled, self.marks)
         self.openings = (opening,)
+        if channel:
+            self.think_tags = ((f"{channel[0]}thought", channel[1]),)
         self._quotes = Search((self._quote,))
         self._head: Chain = (SPACE, "call:", Until("{"))
         self._argument_ends: tuple[Chain, ...] = (
@@ -49,6 +55,10 @@ class GemmaFormat(CallFormat):
     def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
         known = cls.marks[0] in template and cls.marks[1] in template
         return known or {cls.marks[0], cls.marks[1]} <= set(added_tokens)
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        marks = (self.openings[0], self._closing, self._quote)
+        return GemmaWriting(self.spelled.tokens, *marks).grammar(tools, may_repeat)
 
     def read(self, tape: Tape, calls: Calls) -> Reading[None]:
         tape.take(len(self.openings[0]))

@@ -7,11 +7,14 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
+from mlx_backend.messages import CallableTool
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.chains import SPACE, Chain, Followed, Until, read_one_of, take_end
 from mlx_backend.output.json_calls import read_call
+from mlx_backend.output.lark import choice, json_value, tape_text
 from mlx_backend.output.tape import Reading, Tape
 
+_NUMBER = "\r"
 _KIMI_NAME = re.compile(r"\s*(?:functions\.)?(.*?)(?::\d+)?\s*", re.DOTALL)
 
 
@@ -32,6 +35,31 @@ class HeadedFormat(CallFormat):
     @abstractmethod
     def block_opening(self) -> str:
         """The mark of a whole block. A call may open without it, by the mark of its head."""
+
+    def written(self, name: str) -> Sequence[tuple[str, str]]:
+        """The texts before and behind a call's arguments, as on the tape, in each known way, with
+        `_NUMBER` for one. In none: calls of this family cannot be enforced."""
+        return ()
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        if not self.written(""):
+            return None
+        block, block_end = map(self._tape_text, (self.block_opening(), self.block_end))
+        rules = [
+            f"start: {block} {'call+' if may_repeat else 'call'} {block_end}",
+            f"call: {choice(f'call_{i}' for i in range(len(tools)))}",
+        ]
+        for i, tool in enumerate(tools):
+            ways = (map(self._tape_text, way) for way in self.written(tool.name))
+            rules += [
+                f"call_{i}: {choice(f'{head} arguments_{i} {end}' for head, end in ways)}",
+                f"arguments_{i}: {json_value(tool.schema)}",
+            ]
+        return "\n".join(rules)
+
+    def _tape_text(self, text: str) -> str:
+        parts = (tape_text(part, self.spelled.tokens) for part in text.split(_NUMBER))
+        return " /[0-9]{1,3}/ ".join(parts)
 
     def read(self, tape: Tape, calls: Calls) -> Reading[None]:
         yield from tape.read_if(self.block_opening())
@@ -77,6 +105,7 @@ class KimiFormat(HeadedFormat):
         section, self.block_end, call, arguments, self.call_end = map(spelled, self.marks)
         self.openings = (section, call)
         self.heads = ((SPACE, call, SPACE, Until(arguments)),)
+        self._head = f"{call}functions.{{name}}:{_NUMBER}{arguments}"
 
     @classmethod
     def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
@@ -84,6 +113,9 @@ class KimiFormat(HeadedFormat):
 
     def block_opening(self) -> str:
         return self.openings[0]
+
+    def written(self, name: str) -> Sequence[tuple[str, str]]:
+        return ((self._head.replace("{name}", name), self.call_end),)
 
     def name_of(self, found: Followed) -> str:
         match = _KIMI_NAME.fullmatch(found.names[-1])
@@ -110,6 +142,16 @@ class DeepSeekFormat(HeadedFormat):
         self.heads = (
             (SPACE, call, "function", between, Until("\n"), SPACE, "```json"),
             (SPACE, call, Until(between)),
+        )
+        self._call, self._between = call, between
+
+    def written(self, name: str) -> Sequence[tuple[str, str]]:
+        return (
+            (f"{self._call}{name}{self._between}", self.call_end),
+            (
+                f"{self._call}function{self._between}{name}\n```json\n",
+                f"\n```{self.call_end}",
+            ),
         )
 
     @classmethod

@@ -12,7 +12,7 @@ from mlx_backend.output.call_format import Calls, Spelling
 from mlx_backend.output.chains import SPACE, Chain, Until, Word, read_one_of, take_end
 from mlx_backend.output.json_calls import read_call
 from mlx_backend.output.tagged import TaggedFormat, Tags
-from mlx_backend.output.tagged_grammar import Writing
+from mlx_backend.output.tagged_grammar import MAY_BREAK, Writing
 from mlx_backend.output.tape import MARK, OutputEnded, Reading, Search, Tape
 
 _ATTRIBUTE = re.compile(r"""([\w.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
@@ -58,7 +58,7 @@ class QwenCoderFormat(TaggedFormat):
             call=f"{self.openings[0]}\n<function={{name}}>\n",
             argument="<parameter={key}>\n",
             value_end="\n</parameter>\n",
-            call_end=f"</function>\n{self.tags.block_end}\n",
+            call_end=f"</function>\n{self.tags.block_end}{MAY_BREAK}",
         )
 
 
@@ -89,7 +89,7 @@ class SeedFormat(TaggedFormat):
             call=f"{self.openings[0]}\n<function={{name}}>\n",
             argument="<parameter={key}>",
             value_end="</parameter>\n",
-            call_end=f"</function>\n{self.tags.block_end}\n",
+            call_end=f"</function>\n{self.tags.block_end}{MAY_BREAK}",
         )
 
 
@@ -125,10 +125,10 @@ class GlmFormat(TaggedFormat):
         opening, closing, key, key_end, value, value_end = map(self.spelled, self.marks)
         return Writing(
             self.spelled.tokens,
-            call=f"{opening}{{name}}\n",
-            argument=f"{key}{{key}}{key_end}\n{value}",
-            value_end=f"{value_end}\n",
-            call_end=f"{closing}\n",
+            call=f"{opening}{{name}}{MAY_BREAK}",
+            argument=f"{key}{{key}}{key_end}{MAY_BREAK}{value}",
+            value_end=f"{value_end}{MAY_BREAK}",
+            call_end=f"{closing}{MAY_BREAK}",
         )
 
 
@@ -155,7 +155,7 @@ class HunyuanFormat(TaggedFormat):
         f"<{tag}:opensource>"
         for tag in (
             "tool_calls", "/tool_calls", "tool_call", "/tool_call", "tool_sep",
-            "arg_key", "/arg_key", "arg_value", "/arg_value",
+            "arg_key", "/arg_key", "arg_value", "/arg_value", "think", "/think",
         )
     )  # fmt: skip
     opening_marks = ("<tool_calls:opensource>", "<tool_call:opensource>")
@@ -165,10 +165,11 @@ class HunyuanFormat(TaggedFormat):
         return "<tool_calls{}>" in template or "<tool_calls:opensource>" in added_tokens
 
     def tags_for(self, spelled: Spelling) -> Tags:
-        block, block_end, call, call_end, after, key, key_end, value, value_end = map(
+        block, block_end, call, call_end, after, key, key_end, value, value_end, *think = map(
             spelled, self.marks
         )
         self.openings = (block,)
+        self.think_tags = ((think[0], think[1]),)
         return Tags(
             call=(call, Until(after)),
             argument=(key, Until(key_end), SPACE, value),
@@ -178,7 +179,7 @@ class HunyuanFormat(TaggedFormat):
         )
 
     def writing(self) -> Writing:
-        block, block_end, call, call_end, after, key, key_end, value, value_end = map(
+        block, block_end, call, call_end, after, key, key_end, value, value_end, *_ = map(
             self.spelled, self.marks
         )
         return Writing(
@@ -329,7 +330,7 @@ class MiniCpmFormat(TaggedFormat):
             call=f'{opening} name="{{name}}">',
             argument=f'{parameter} name="{{key}}">',
             value_end=parameter_end,
-            call_end=f"{end}\n",
+            call_end=f"{end}{MAY_BREAK}",
             literal_opening=literal,
             literal_end=literal_end,
         )

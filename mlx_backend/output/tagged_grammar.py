@@ -1,7 +1,7 @@
 """Grammars of calls that are written as tags: what `tagged` reads, with its template's white space.
 
 A string stands as it is, up to the first closing tag; everything else as JSON that its schema
-describes. A line break in a `Writing` is one that the model may leave out.
+describes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from mlx_backend.messages import CallableTool
 from mlx_backend.output.argument_types import ArgumentTypes, Types
 from mlx_backend.output.lark import LINE_BREAK, choice, json_value, literal, part_of, tape_text
 from mlx_backend.output.tape import MARK
+
+MAY_BREAK = "\r"
+"""In a `Writing`: a line break that some models of the family leave out."""
 
 _ANY_TEXT = "(.|\\n)*"
 _ANY_KEY = "/[a-zA-Z0-9_.-]+/"
@@ -61,14 +64,15 @@ class Writing:
             before, _, after = self._head("{key}", frozenset({"string"})).partition("{key}")
             head = f"{self._written(before)} {_ANY_KEY} {self._written(after)}"
             return [f"{prefix}*"], [f"{prefix}: {head} text"]
-        required = (schema or {}).get("required") or ()
+        required = (schema or {}).get("required")
         types = ArgumentTypes(schema)
         names, rules = [], []
         for i, (key, described) in enumerate(properties.items()):
             if described is False:
                 continue
             rule = f"{prefix}_{i}"
-            names.append(rule if key in required else f"{rule}?")
+            is_required = isinstance(required, list) and key in required
+            names.append(rule if is_required else f"{rule}?")
             head = self._written(self._head(key, types.of(key)))
             if "string" in types.of(key):
                 rules.append(f"{rule}: {head} {self._text(described)}")
@@ -112,15 +116,14 @@ class Writing:
         if mark:
             text = f"/{_ANY_TEXT}{''.join(map(_escaped, before))}/"
             return [f"{rule}: {text} {self._written(mark + after)}"]
-        before = end.rstrip("\n")
+        before, may_break, after = end.partition(MAY_BREAK)
         return [
-            f"{rule}: {rule}_end {self._written(end[len(before) :])}",
+            f"{rule}: {rule}_end {self._written(may_break + after)}",
             f"{rule}_end[suffix={literal(before)}]: /{_ANY_TEXT}/",
         ]
 
     def _written(self, text: str) -> str:
-        """Text of the tape: a mark is that token, a line break may be left out."""
-        lines = text.split("\n")
+        lines = text.split(MAY_BREAK)
         return f" {LINE_BREAK} ".join(tape_text(line, self.tokens) for line in lines)
 
 

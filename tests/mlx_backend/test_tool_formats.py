@@ -313,6 +313,23 @@ def test_kimi_k3_thinks_and_responds_in_elements_of_its_own() -> None:
         assert (answer.thought, answer.text, answer.finished) == ("hm", "Well.", [call])
 
 
+@pytest.mark.parametrize(
+    ("name", "opening", "closing"),
+    [
+        ("gemma-4", "<|channel>thought\n", "\n<channel|>"),
+        ("hunyuan", "<think:opensource>", "</think:opensource>"),
+    ],
+)
+def test_families_with_think_tags_of_their_own_are_heard(
+    name: str, opening: str, closing: str
+) -> None:
+    call = ("write", {"path": "x"})
+    quoted = WRITERS[name]([("now", {})])
+    for answer in ways(name, f"{opening}Hm: {quoted}{closing}Well.\n{WRITERS[name]([call])}"):
+        assert answer.thought.strip() == f"Hm: {quoted}".strip()
+        assert (answer.text, answer.finished) == ("Well.", [call])
+
+
 def test_what_dsml_says_of_a_value_counts_where_the_schema_is_silent() -> None:
     call = ("write", {"any": 5, "other": "5"})
     assert_told("dsml", WRITERS["dsml"]([call]), call)
