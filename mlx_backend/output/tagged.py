@@ -21,6 +21,7 @@ from mlx_backend.output.tagged_grammar import Writing
 from mlx_backend.output.tape import OutputEnded, Reading, Search, Tape
 
 _NAME = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_ATTRIBUTE = re.compile(r"""([\w.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,14 @@ def plain_name(attributes: str) -> str:
     """A name with or without quotes, whatever comes behind it."""
     match = _NAME.match(attributes)
     return next((name for name in match.groups() if name is not None), "") if match else ""
+
+
+def attribute(attributes: str, name: str) -> str:
+    """What a tag says of `name`; "" if nothing."""
+    for found in _ATTRIBUTE.finditer(attributes):
+        if found[1] == name:
+            return found[2] or found[3] or found[4] or ""
+    return ""
 
 
 class TaggedFormat(CallFormat):

@@ -1,0 +1,110 @@
+"""The families that write calls as invocations with named parameters, several in one block."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from mlx_backend.output.argument_types import EVERY, STRING, Types
+from mlx_backend.output.call_format import Spelling
+from mlx_backend.output.chains import Until
+from mlx_backend.output.tagged import TaggedFormat, Tags, attribute
+from mlx_backend.output.tagged_grammar import Writing
+
+
+class MiniMaxFormat(TaggedFormat):
+    """MiniMax M2: `<minimax:tool_call>⏎<invoke name="f">⏎<parameter name="k">v</parameter>⏎
+    </invoke>⏎</minimax:tool_call>`, several invocations in one block."""
+
+    name = "minimax"
+    marks: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", "</minimax:tool_call>")
+    opening_marks: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>",)
+    _said_of_values: ClassVar[str] = ""
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        return "<minimax:tool_call>" in template
+
+    def tags_for(self, spelled: Spelling) -> Tags:
+        self.openings = (spelled("<minimax:tool_call>"),)
+        return _invocations("", spelled("</minimax:tool_call>"))
+
+    def name_of(self, attributes: str) -> str:
+        return attribute(attributes, "name")
+
+    def key_of(self, attributes: Sequence[str]) -> tuple[str, Types | None]:
+        return attribute(attributes[0], "name"), None
+
+    def writing(self) -> Writing:
+        call, argument = (chain[0] for chain in (self.tags.call, self.tags.argument))
+        return Writing(
+            self.spelled.tokens,
+            block=f"{self.openings[0]}\n",
+            call=f'{call} name="{{name}}">\n',
+            argument=f'{argument} name="{{key}}"{self._said_of_values}>',
+            value_end=f"{self.tags.value_end}\n",
+            call_end=f"{self.tags.call_end}\n",
+            block_end=self.tags.block_end,
+        )
+
+
+def _invocations(prefix: str, block_end: str) -> Tags:
+    return Tags(
+        call=(f"<{prefix}invoke", Until(">")),
+        argument=(f"<{prefix}parameter", Until(">")),
+        value_end=f"</{prefix}parameter>",
+        call_end=f"</{prefix}invoke>",
+        block_end=block_end,
+    )
+
+
+class MuseSparkFormat(MiniMaxFormat):
+    """Muse Spark: `<atem:function_calls>⏎<atem:invoke name="f">⏎<atem:parameter name="k">v…`."""
+
+    name = "muse-spark"
+    marks = ("<atem:function_calls>", "</atem:function_calls>")
+    opening_marks = ("<atem:function_calls>",)
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        return "<atem:function_calls>" in template
+
+    def tags_for(self, spelled: Spelling) -> Tags:
+        self.openings = (spelled("<atem:function_calls>"),)
+        return _invocations("atem:", spelled("</atem:function_calls>"))
+
+
+class DsmlFormat(MiniMaxFormat):
+    """DeepSeek V3.2: `<｜DSML｜function_calls>⏎<｜DSML｜invoke name="f">⏎
+    <｜DSML｜parameter name="k" string="true">v</｜DSML｜parameter>…`."""
+
+    name = "dsml"
+    marks = ("｜DSML｜",)
+    opening_marks = ()
+    _block: ClassVar[str] = "function_calls"
+    _said_of_values = ' string="{is_string}"'
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        return "｜DSML｜" in template or "｜DSML｜" in added_tokens
+
+    def tags_for(self, spelled: Spelling) -> Tags:
+        prefix = spelled("｜DSML｜")
+        self.openings = (f"<{prefix}{self._block}>",)
+        return _invocations(prefix, f"</{prefix}{self._block}>")
+
+    def key_of(self, attributes: Sequence[str]) -> tuple[str, Types | None]:
+        said = attribute(attributes[0], "string")
+        types = {"true": STRING, "false": EVERY - STRING}.get(said)
+        return attribute(attributes[0], "name"), types
+
+
+class Dsml4Format(DsmlFormat):
+    """DeepSeek V4: as V3.2, with another name for the block."""
+
+    name = "dsml-4"
+    _block = "tool_calls"
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        return "｜DSML｜" in template and "tool_calls>" in template
