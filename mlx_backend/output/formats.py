@@ -12,7 +12,7 @@ from mlx_backend.output.call_format import CallFormat, Spelling
 from mlx_backend.output.gemma_formats import GEMMA_FORMATS
 from mlx_backend.output.harmony import Harmony
 from mlx_backend.output.headed_formats import HEADED_FORMATS
-from mlx_backend.output.hermes import HermesJson
+from mlx_backend.output.json_formats import CommandJson, GraniteJson, HermesJson
 from mlx_backend.output.llama import Llama, PythonCalls
 from mlx_backend.output.mistral import Mistral
 from mlx_backend.output.plain import TextDecoder
@@ -25,6 +25,8 @@ CALL_FORMATS: tuple[type[CallFormat], ...] = (
     *GEMMA_FORMATS,
     PythonCalls,
     Mistral,
+    CommandJson,
+    GraniteJson,
     HermesJson,
     Llama,
 )

@@ -66,7 +66,7 @@ class Mistral(CallFormat):
         opening = mark(self.spelled(_OPENING))
         one = choice(f"call_{i}" for i in range(len(tools)))
         if _ARGUMENTS in self.spelled.tokens:
-            rules = [call_rules("call", '""', may_repeat), f"call: {opening} ({one})"]
+            rules = [call_rules("call", "", may_repeat), f"call: {opening} ({one})"]
         else:
             more = ' (", " call)*' if may_repeat else ""
             rules = [f'start: {opening} "[" call{more} "]"', f"call: {one}"]

@@ -208,6 +208,16 @@ def test_a_cut_thought_in_harmony_is_thought() -> None:
     assert (found.thought, found.text) == ("Well, <|en", "")
 
 
+def test_a_family_may_have_marks_of_its_own_for_thoughts_and_text() -> None:
+    text = (
+        "<|START_THINKING|>I plan.<|END_THINKING|><|START_RESPONSE|>So.<|END_RESPONSE|>"
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "list_files", "parameters": {}}]'
+        "<|END_ACTION|>"
+    )
+    found = read_as("command", text)
+    assert (found.thought, found.text, found.calls) == ("I plan.", "So.", [LIST])
+
+
 @pytest.mark.parametrize(
     ("family", "name"),
     [("harmony", "harmony"), ("llama", "llama"), ("mistral", "mistral"), ("qwen", "hermes")],

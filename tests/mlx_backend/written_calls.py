@@ -212,6 +212,15 @@ WRITERS: dict[str, Callable[[Sequence[Call]], str]] = {
     ),
     "mistral": lambda calls: _in_list("[TOOL_CALLS]", _objects(calls), ""),
     "hermes": _each("", _hermes),
+    "granite": lambda calls: _in_list("<|tool_call|>", _objects(calls), ""),
+    "command": lambda calls: _in_list(
+        "<|START_ACTION|>",
+        (
+            f'{{"tool_call_id": "{i}", "tool_name": "{name}", "parameters": {_json(arguments)}}}'
+            for i, (name, arguments) in enumerate(calls)
+        ),
+        "<|END_ACTION|>",
+    ),
     "llama": lambda calls: "; ".join(_objects(calls, "parameters")),
 }
 """By the name of the format: several calls, in the form that the family's template has them."""
