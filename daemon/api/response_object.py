@@ -113,6 +113,11 @@ def item_id(kind: str, response_id: str, place: int) -> str:
     return f"{kind}_{response_id.removeprefix(ID_PREFIX)}_{place}"
 
 
+def response_of(item_id: str) -> str:
+    """The id of the response that an item is of."""
+    return ID_PREFIX + item_id.partition("_")[2].rpartition("_")[0]
+
+
 def message_item(
     response_id: str,
     place: int,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from daemon.api.response_object import response_of
 from daemon.errors import NotFound
 
 MAX_RESPONSES = 1_000
@@ -25,7 +26,6 @@ class Kept:
 
     body: bytes
     items: bytes
-    output_ids: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -43,7 +43,6 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._owners: dict[str, str] = {}
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -55,11 +54,10 @@ class ResponseStore:
         """`response` is what `body` says; its output follows `items` in the conversation."""
         output = response["output"]
         conversation = json.dumps([*items, *output], ensure_ascii=False, separators=(",", ":"))
-        kept = Kept(body, conversation.encode(), tuple(item["id"] for item in output))
+        kept = Kept(body, conversation.encode())
         if kept.nbytes > self._max_bytes:
             return
         self._kept[response["id"]] = kept
-        self._owners.update(dict.fromkeys(kept.output_ids, response["id"]))
         self.nbytes += kept.nbytes
         while len(self._kept) > self._max_responses or self.nbytes > self._max_bytes:
             self.forget(next(iter(self._kept)))
@@ -78,7 +76,7 @@ class ResponseStore:
 
     def item(self, item_id: str, field: str | None = None) -> dict[str, Any]:
         """An item of a kept response's output. Raises NotFound."""
-        owner = self._kept.get(self._owners.get(item_id, ""))
+        owner = self._kept.get(response_of(item_id))
         for item in owner.conversation() if owner is not None else ():
             if item.get("id") == item_id:
                 return item
@@ -94,5 +92,3 @@ class ResponseStore:
         kept = self.get(response_id)
         del self._kept[response_id]
         self.nbytes -= kept.nbytes
-        for item_id in kept.output_ids:
-            self._owners.pop(item_id, None)

@@ -96,7 +96,6 @@ class ResponseStream:
             frames = self._close()
             frames += self._begin(OpenThought(self._frames, self._envelope.id, self._place))
         assert isinstance(self._open, OpenThought)
-        self._scores.of(text)
         return frames + self._open.say(text)
 
     def _begin_call(self, begun: CallBegun) -> bytes:

@@ -1,6 +1,7 @@
 """Responses as OpenAI's own client library reads them, whole and streamed."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -154,13 +155,18 @@ def test_calls_have_their_own_ids_and_the_ones_to_echo() -> None:
 
 
 def test_a_call_in_a_group_is_told_with_its_group_and_its_own_name() -> None:
-    for tools, seen in (([AGENTS], "ls"), ([AGENTS, LS], "agents__ls")):
+    misleading = {**AGENTS, "tools": [{**LS, "name": "agents__ls"}]}
+    for tools, seen, own in (
+        ([AGENTS], "ls", "ls"),
+        ([AGENTS, LS], "agents__ls", "ls"),
+        ([misleading], "agents__agents__ls", "agents__ls"),
+    ):
         door = Door(tools=tools)
         for output in (
             sdk.ended(door.stream(*call(0, seen, "{}"), CALLS))["output"],
             json.loads(door.reply(*call(0, seen, "{}"), CALLS))["output"],
         ):
-            assert [(item["name"], item["namespace"]) for item in output] == [("ls", "agents")]
+            assert [(item["name"], item["namespace"]) for item in output] == [(own, "agents")]
 
 
 def test_a_call_of_free_text_streams_its_text_alone() -> None:
@@ -288,11 +294,14 @@ def test_silence_is_a_real_event_with_what_is_known() -> None:
 def test_a_stream_that_fails_says_so_and_nothing_like_an_end(error: DaemonError, code: str) -> None:
     door = Door()
     stream = door.dialect.stream(ENVELOPE, door.request)
-    told = stream.start(Opening(100)) + stream.encode(TextDelta("so fa")) + stream.fail(error)
+    told = stream.start(Opening(100))
+    told += b"".join(map(stream.encode, [ThoughtDelta("hm"), TextDelta("so fa")]))
+    told += stream.fail(error)
     frame = told.decode().split("\n\n")[-2]
     last = json.loads(frame.partition("data: ")[2])
     assert last["type"] == "response.failed"
     assert last["response"]["status"] == "failed"
+    assert [item["type"] for item in last["response"]["output"]] == ["reasoning"]
     assert last["response"]["error"] == {"code": code, "message": error.message}
     assert b"response.completed" not in told
     assert len(door.store) == 0
@@ -311,21 +320,19 @@ def test_refusals_are_in_openais_envelope() -> None:
 
 
 def scored(*tokens: str) -> Scored:
-    return Scored(
-        tuple(
-            Score(ScoredText(token.encode(), -0.5), (ScoredText(b"x", -1.5),)) for token in tokens
-        )
-    )
+    never = ScoredText(b"x", -math.inf)
+    return Scored(tuple(Score(ScoredText(each.encode(), -0.5), (never,)) for each in tokens))
 
 
 def test_scores_belong_to_the_tokens_of_the_text_alone() -> None:
     answer: list[Event] = [
         scored("<think>"),
-        scored("hm"),
-        ThoughtDelta("hm"),
+        scored("Hel"),
+        scored("lo?"),
+        ThoughtDelta("Hello?"),
         scored("</think>"),
-        scored("He"),
-        TextDelta("He"),
+        scored("th"),
+        TextDelta("th"),
         scored("l"),
         scored("lo"),
         TextDelta("llo"),
@@ -337,12 +344,12 @@ def test_scores_belong_to_the_tokens_of_the_text_alone() -> None:
     whole = json.loads(door.reply(*answer))
     assert whole == sdk.ended(door.stream(*answer))
     told = whole["output"][1]["content"][0]["logprobs"]
-    assert [each["token"] for each in told] == ["He", "l", "lo"]
+    assert [each["token"] for each in told] == ["th", "l", "lo"]
     assert told[0] == {
-        "token": "He",
-        "bytes": [72, 101],
+        "token": "th",
+        "bytes": [116, 104],
         "logprob": -0.5,
-        "top_logprobs": [{"token": "x", "bytes": [120], "logprob": -1.5}],
+        "top_logprobs": [{"token": "x", "bytes": [120], "logprob": -9999.0}],
     }
 
 

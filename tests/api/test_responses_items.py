@@ -105,6 +105,8 @@ def test_the_items_of_one_answer_are_one_message() -> None:
 def test_an_answer_that_thought_twice_is_one_message_but_two_texts_in_a_row_are_two() -> None:
     [once] = rendered([THOUGHT, SAID, THOUGHT, CALL])
     assert (once["content"], once["reasoning_content"]) == ("look", "hmhm")
+    [twice] = rendered([THOUGHT, SAID, THOUGHT, SAID])
+    assert (twice["content"], twice["reasoning_content"]) == ("looklook", "hmhm")
     [around] = rendered([SAID, CALL, SAID])
     assert around["content"] == "looklook"
     assert len(rendered([SAID, SAID])) == 2
