@@ -2,7 +2,8 @@
 
 The families differ in how their tags look (`Tags`), not in how they are read. Since values are
 not escaped, a closing tag ends one only where what follows is markup too: another argument that
-the call does not have yet, or the end of the call and of its block.
+the call does not have yet, or the end of the call and of its block. A call that a value quotes
+from its first tag to its last is that value's text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from mlx_backend.messages import CallableTool
 from mlx_backend.output.argument_types import Types
 from mlx_backend.output.argument_writer import ArgumentWriter
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
-from mlx_backend.output.chains import SPACE, Chain, Followed, follow, read_one_of, take_end
+from mlx_backend.output.chains import SPACE, Begun, Chain, Followed, follow, read_one_of, take_end
+from mlx_backend.output.json_calls import read_calls
 from mlx_backend.output.tagged_grammar import Writing
 from mlx_backend.output.tape import OutputEnded, Reading, Search, Tape
 
@@ -66,8 +68,11 @@ class TaggedFormat(CallFormat):
         self._next_call: Chain = (SPACE, *tags.call)
         self._next_argument: Chain = (SPACE, *tags.argument)
         self._call_end: Chain = (SPACE, tags.call_end or tags.block_end)
+        is_named = isinstance(tags.call[0], str)
+        self._head: Chain = tags.call if is_named else (self.openings[0], *tags.call)
         self._value_ends = self._find_value_ends(tags)
-        self._value_search = Search(self._value_ends)
+        self._call_marks = (str(self._head[0]), tags.call_end or tags.block_end)
+        self._value_search = Search((*self._value_ends, *self._call_marks))
 
     @abstractmethod
     def tags_for(self, spelled: Spelling) -> Tags: ...
@@ -91,6 +96,9 @@ class TaggedFormat(CallFormat):
         opening = next(mark for mark in self.openings if tape.text.startswith(mark, tape.at))
         if opening not in self.tags.call:  # the block's, which some models leave out
             tape.take(len(opening))
+            if self.tags.block_end and (yield from tape.skip_space()) == "{":
+                yield from read_calls(tape, calls, end=self.tags.block_end)
+                return
         yield from self._read_call(tape, calls)
         if not self.tags.call_end or not self.tags.block_end:
             return
@@ -136,21 +144,71 @@ class TaggedFormat(CallFormat):
         """Read a value up to and with its closing tag."""
         if self.tags.is_framed:
             yield from tape.read_if("\n")
+        depth = 0  # calls that the value quotes and did not end yet
         while True:
             text, mark = tape.take_before(self._value_search)
             writer.push(text)
             if mark is None:
                 yield from tape.more()
-                continue
-            end = self._value_ends[mark]
-            if (yield from self._stands_here(tape, end, writer)):
-                tape.take(end.length)
+            elif mark == self._call_marks[0]:
+                depth += yield from self._begins_call(tape)
+                writer.push(tape.take(len(mark)))
+            elif depth and mark.endswith(self._call_marks[1]):
+                depth -= 1
+                writer.push(tape.take(len(mark)))
+            elif not (yield from self._ends_value(tape, mark, writer)):
+                writer.push(tape.take(len(mark)))
+            elif depth and (length := (yield from self._quoted_length(tape, depth))):
+                writer.push(tape.take(length))
+                depth = 0
+            else:
+                tape.take(self._value_ends[mark].length)
                 return
-            writer.push(tape.take(len(mark)))
 
-    def _stands_here(self, tape: Tape, end: _ValueEnd, writer: ArgumentWriter) -> Reading[bool]:
+    def _begins_call(self, tape: Tape) -> Reading[bool]:
         try:
-            found = yield from read_one_of(tape, end.continuations)
+            return (yield from read_one_of(tape, (self._head,))) is not None
+        except OutputEnded:
+            return False
+
+    def _quoted_length(self, tape: Tape, depth: int) -> Reading[int]:
+        """How far the value goes on from a tag that may end it or an argument that it quotes.
+
+        As far as the first end of a value outside of quoted calls. If there is none in all of the
+        answer, what was taken for a quoted call was but its beginning, and the value ends here: 0.
+        """
+        at = 0  # behind `tape.at`
+        while True:
+            match = self._value_search.match(tape.text, tape.at + at)
+            way = None if match is None else self._follow(tape.text, match)
+            if match is None or isinstance(way, Begun):
+                held = self._value_search.held_from(tape.text, tape.at + at)
+                at = (held if match is None else match.start()) - tape.at
+                try:
+                    yield from tape.more()
+                except OutputEnded:
+                    return 0
+                continue
+            if depth and match.group().endswith(self._call_marks[1]):
+                depth -= 1
+            elif way is not None and way.chain is self._head:
+                depth += 1
+            elif way is not None and not depth:
+                return match.start() - tape.at
+            at = match.end() - tape.at
+
+    def _follow(self, text: str, match: re.Match[str]) -> Followed | Begun | None:
+        is_head = match.group() == self._call_marks[0]
+        end = self._value_ends.get(match.group(), _NO_END)
+        chains = (self._head,) if is_head else end.continuations
+        ways = (follow(text, match.start(), chain) for chain in chains)
+        return next((way for way in ways if way is not None), None)
+
+    def _ends_value(self, tape: Tape, mark: str, writer: ArgumentWriter) -> Reading[bool]:
+        """Whether the mark, which stands here, is followed by what may follow a value."""
+        continuations = self._value_ends.get(mark, _NO_END).continuations
+        try:
+            found = yield from read_one_of(tape, continuations)
         except OutputEnded:
             return True
         return found is not None and not (
@@ -185,6 +243,9 @@ class _ValueEnd:
 
     length: int
     continuations: tuple[Chain, ...]
+
+
+_NO_END = _ValueEnd(0, ())
 
 
 def _value_end(mark: str, behind: Sequence[Chain]) -> _ValueEnd:

@@ -109,6 +109,21 @@ def test_closing_tags_in_a_value_are_the_value(name: str) -> None:
     assert_told(name, WRITERS[name]([call, call]), call, call)
 
 
+@pytest.mark.parametrize("name", TAGGED)
+def test_whole_calls_that_a_value_quotes_are_the_value(name: str) -> None:
+    example = WRITERS[name]([("write", {"zip": "1", "retries": 2}), ("now", {})])
+    call = ("write", {"content": f"# How to call\n\n{example}\nThat is all.", "path": "p"})
+    if name != "minicpm":  # whose values stand in CDATA, from which no example gets out
+        assert_told(name, WRITERS[name]([call, call]), call, call)
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_the_beginning_of_a_call_in_a_value_quotes_none(name: str) -> None:
+    begun = WRITERS[name]([("write", {"zip": "1"})]).partition("1")[0]
+    calls = [("write", {"content": f"It begins so: {begun}", "retries": 1}), ("now", {})]
+    assert_told(name, WRITERS[name](calls), *calls)
+
+
 WORDS = [
     "</parameter>", "</function>", "</tool_call>", "<tool_call>", "<function=write>", "</invoke>",
     "</arg_value>", "</tool_call", "</", "]]>", "<|", '<|"|>', "<escape>", "\n", "\n\n", " ",
@@ -262,6 +277,12 @@ def test_qwen_coder_may_leave_out_the_opening_tag() -> None:
 def test_qwen_coder_may_forget_the_tag_behind_the_last_value() -> None:
     text = "<tool_call>\n<function=write>\n<parameter=path>\nx\n</function>\n</tool_call>"
     assert_told("qwen-coder", text, ("write", {"path": "x"}))
+
+
+@pytest.mark.parametrize("name", ["qwen-coder", "glm"])
+def test_json_where_tags_should_be_is_read_too(name: str) -> None:
+    call = ("write", {"path": "</tool_call>"})
+    assert_told(name, WRITERS["hermes"]([call, ("now", {})]), call, ("now", {}))
 
 
 def test_only_the_framing_newlines_are_taken_from_a_value() -> None:
