@@ -188,6 +188,22 @@ def test_a_row_without_a_grammar_takes_the_steps_it_would_take_alone() -> None:
     assert passes() == passes(constrained(1)) == (10, passes()[1])
 
 
+def test_the_device_has_the_other_rows_work_while_masks_are_made() -> None:
+    rig, order = Rig(), []
+    bound = rig.start(PROMPTS[0], constrained(0))
+    plain = rig.start(PROMPTS[2], Sampling())
+    listened = rig.listener.model
+
+    def note(tokens: Any, cache: Any) -> Any:
+        order.append("plain" if cache is plain.row.caches else "bound")
+        return listened(tokens, cache=cache)
+
+    rig.listener.model = note
+    for _ in range(3):
+        rig.step([bound, plain])
+    assert order == ["plain", "bound"] * 3
+
+
 def test_a_parked_row_goes_on_within_its_grammar_as_if_it_had_not_been() -> None:
     rig, sampling = Rig(), constrained(4)
     through = rig.alone(PROMPTS[1], sampling)

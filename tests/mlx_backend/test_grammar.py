@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from mlx_backend.answers import find_answers
@@ -111,6 +114,26 @@ def test_schemas_have_limits(model: Model) -> None:
     alternatives = [{"type": "object", "properties": {f"p{i}": OBJECT}} for i in range(8)]
     with pytest.raises(ConstraintRejected, match="too large"):
         model.compile(Constraint({"allOf": [{"anyOf": alternatives}] * 8}))
+
+
+WORDS = st.sampled_from(
+    ["type", "object", "string", "properties", "items", "anyOf", "allOf", "$ref", "#", "enum",
+     "const", "multipleOf", "pattern", "^a+$", "required", "maxLength", "\ud800", "<think>"]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(schema=st.dictionaries(WORDS, VALUES, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_schema_is_it_is_compiled_or_refused(schema: dict[str, Any]) -> None:
+    model = Model(TEMPLATES["plain"])
+    for constraint in (Constraint(schema), Constraint(tools=(CallableTool("f", schema),))):
+        with suppress(ConstraintRejected):
+            assert model.allowed(model.compile(constraint))
 
 
 def test_the_same_constraint_is_compiled_once(model: Model) -> None:
