@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_backend.messages import CallableTool, CallArguments, CallFinished
-from tests.mlx_backend.written_calls import (
-    FORMATS,
-    WRITERS,
-    Call,
-    Told,
-    open_answer,
-    read_answer,
-    told,
-)
+from mlx_backend.messages import AnswerForm, CallableTool
+from mlx_backend.output.formats import CALL_FORMATS, AnswerFormat
+from tests.mlx_backend.answers import Told, made, read, told
+from tests.mlx_backend.written_calls import WRITERS, Call
 
 SCHEMA = {
     "properties": {
@@ -47,22 +41,31 @@ UNMARKED = {"llama"}  # has no mark of its own, so it is a call only where an an
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def ways(name: str, text: str, **kinds: Any) -> Iterator[Any]:
-    """The answer, however its tokens are grouped, with and without tokens for the marks."""
-    for with_tokens in (False, True):
+@cache
+def format_of(name: str, has_marks: bool) -> AnswerFormat:
+    return made(name, has_marks=has_marks)
+
+
+def answer_of(
+    name: str, text: str, group: int = 3, *, has_marks: bool = False, is_cut: bool = False
+) -> Told:
+    """What an answer says in tokens of `group` bytes, with or without tokens for the marks."""
+    form = AnswerForm(tools=TOOLS)
+    return told(read(format_of(name, has_marks), text, form, sizes=(group,), is_cut=is_cut))
+
+
+def ways(name: str, text: str) -> Iterator[Told]:
+    """The answer in all kinds of tokens."""
+    for has_marks in (False, True):
         for group in (1, 2, 7, 10_000):
-            pieces = read_answer(
-                FORMATS[name], text, TOOLS, with_tokens=with_tokens, group=group, **kinds
-            )
-            yield told(pieces)
+            yield answer_of(name, text, group, has_marks=has_marks)
 
 
-def assert_told(name: str, text: str, *calls: Call, says: str = "", **kinds: Any) -> None:
+def assert_told(name: str, text: str, *calls: Call, says: str = "") -> None:
     """Nothing but these calls and this text, with no warning."""
-    for answer in ways(name, text, **kinds):
-        assert (answer.finished, answer.text) == ([*calls], says)
-        assert not answer.unfinished
-        assert not answer.warnings
+    for answer in ways(name, text):
+        assert (answer.calls, answer.text) == ([*calls], says)
+        assert (answer.begun, answer.warnings) == ([], [])
 
 
 ALL = {
@@ -78,7 +81,7 @@ ALL = {
 
 
 def test_every_format_of_the_registry_is_written_here() -> None:
-    assert FORMATS.keys() == WRITERS.keys()
+    assert {kind.name for kind in CALL_FORMATS} == WRITERS.keys()
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -149,36 +152,24 @@ def test_what_is_written_is_read_however_it_is_split(
     name: str, calls: list[Call], data: st.DataObject
 ) -> None:
     text = WRITERS[name](calls)
-    with_tokens, group = data.draw(st.booleans()), data.draw(st.integers(1, 12))
-
-    def read(text: str, group: int, *, is_cut: bool = False) -> Told:
-        kind = FORMATS[name]
-        pieces = read_answer(kind, text, TOOLS, with_tokens=with_tokens, group=group, is_cut=is_cut)
-        return told(pieces)
-
-    assert read(text, group).finished == calls
+    has_marks, group = data.draw(st.booleans()), data.draw(st.integers(1, 12))
+    assert answer_of(name, text, group, has_marks=has_marks).calls == calls
     cut = text[: data.draw(st.integers(0, len(text)))]
-    assert read(cut, group) == read(cut, 10_000)
-    told_by_then = read(cut, group, is_cut=True)
-    assert told_by_then == read(cut, 10_000, is_cut=True)
-    assert told_by_then.finished == calls[: len(told_by_then.finished)]
-
-
-@pytest.mark.parametrize("name", [*TAGGED, *GEMMA])
-def test_a_string_is_told_as_it_is_sampled(name: str) -> None:
-    text = WRITERS[name]([("write", {"content": "word " * 50})])
-    pieces = read_answer(FORMATS[name], text, TOOLS)
-    fragments = [piece for piece in pieces if isinstance(piece, CallArguments)]
-    assert len(fragments) > 150
-    assert max(len(fragment.json) for fragment in fragments) < 30
+    for is_cut in (False, True):
+        bit_by_bit, at_once = (
+            answer_of(name, cut, size, has_marks=has_marks, is_cut=is_cut)
+            for size in (group, 10_000)
+        )
+        assert bit_by_bit == at_once
+        assert bit_by_bit.calls == calls[: len(bit_by_bit.calls)] or not is_cut
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_name_of_no_tool_is_text(name: str) -> None:
     text = WRITERS[name]([("nothing", {"path": "x"})])
     for answer in ways(name, text):
-        assert not answer.finished
-        assert not answer.unfinished
+        assert not answer.calls
+        assert not answer.begun
         assert answer.text.strip() == text.strip()
 
 
@@ -187,7 +178,7 @@ def test_a_call_in_a_thought_is_thought(name: str) -> None:
     quoted = WRITERS[name]([("write", {"path": "x"})])
     real = ("write", {"path": "y"})
     for answer in ways(name, f"<think>{quoted}</think>{WRITERS[name]([real])}"):
-        assert answer.finished == [real]
+        assert answer.calls == [real]
         assert answer.thought.strip() == quoted.strip()
 
 
@@ -196,7 +187,7 @@ def test_a_call_in_a_fence_is_text(name: str) -> None:
     quoted = WRITERS[name]([("write", {"path": "x"})])
     text = f"So:\n```\n{quoted}\n```\n"
     for answer in ways(name, text + WRITERS[name]([("now", {})])):
-        assert answer.finished == [("now", {})]
+        assert answer.calls == [("now", {})]
         assert answer.text.strip() == text.strip()
 
 
@@ -204,8 +195,7 @@ def test_a_call_in_a_fence_is_text(name: str) -> None:
 def test_a_call_that_is_cut_is_never_finished(name: str) -> None:
     text = WRITERS[name]([("write", {"path": "x", "content": "some words"})])
     for end in range(text.index("some words") + 8):
-        pieces = read_answer(FORMATS[name], text[:end], TOOLS, is_cut=True)
-        assert not any(isinstance(piece, CallFinished) for piece in pieces)
+        assert answer_of(name, text[:end], is_cut=True).calls == []
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -215,9 +205,9 @@ def test_closing_marks_that_are_left_out_at_the_end_are_not_missed(name: str) ->
     closings = text[text.rindex("3") + 1 :]
     finished = []
     for end in range(len(text) - len(closings), len(text)):
-        answer = told(read_answer(FORMATS[name], text[:end], TOOLS, group=3))
-        assert answer.text == "" or not answer.finished
-        finished.append(answer.finished == [call])
+        answer = answer_of(name, text[:end])
+        assert answer.text == "" or not answer.calls
+        finished.append(answer.calls == [call])
     assert finished == sorted(finished), "what more is written cannot make it less certain"
     assert sum(finished) >= len(closings) // 2
 
@@ -227,9 +217,9 @@ def test_a_call_that_ends_in_the_middle_is_not_lost_silently(name: str) -> None:
     text = WRITERS[name]([("write", {"path": "x", "content": "some words"})])
     for end in (text.index("write") + 3, text.index("some words") + 4):
         for answer in ways(name, text[:end]):
-            assert not answer.finished
+            assert not answer.calls
             assert answer.warnings
-            assert answer.unfinished or answer.text == text[:end]
+            assert answer.begun or answer.text == text[:end]
 
 
 @pytest.mark.parametrize("name", TAGGED)
@@ -250,10 +240,10 @@ def test_text_is_typed_by_the_schema(name: str) -> None:
     )
 
 
-def assert_malformed(name: str, text: str, tools: Sequence[CallableTool] = TOOLS) -> None:
+def assert_malformed(name: str, text: str) -> None:
     """Warned of, and the text is there as it was written."""
     for answer in ways(name, text):
-        assert not answer.finished
+        assert not answer.calls
         assert answer.text == text
         assert answer.warnings
 
@@ -331,7 +321,7 @@ def test_kimi_k3_thinks_and_responds_in_elements_of_its_own() -> None:
         f"<|close|>response<|sep|>{WRITERS['kimi-k3']([call])}<|close|>message<|sep|>"
     )
     for answer in ways("kimi-k3", text):
-        assert (answer.thought, answer.text, answer.finished) == ("hm", "Well.", [call])
+        assert (answer.thought, answer.text, answer.calls) == ("hm", "Well.", [call])
 
 
 @pytest.mark.parametrize(
@@ -348,7 +338,7 @@ def test_families_with_think_tags_of_their_own_are_heard(
     quoted = WRITERS[name]([("now", {})])
     for answer in ways(name, f"{opening}Hm: {quoted}{closing}Well.\n{WRITERS[name]([call])}"):
         assert answer.thought.strip() == f"Hm: {quoted}".strip()
-        assert (answer.text, answer.finished) == ("Well.", [call])
+        assert (answer.text, answer.calls) == ("Well.", [call])
 
 
 def test_what_dsml_says_of_a_value_counts_where_the_schema_is_silent() -> None:
@@ -359,16 +349,3 @@ def test_what_dsml_says_of_a_value_counts_where_the_schema_is_silent() -> None:
 def test_gemma_may_write_strings_in_quotes() -> None:
     text = '<|tool_call>call:write{path:"a, \\"b\\"", "retries": 3}<tool_call|>'
     assert_told("gemma-4", text, ("write", {"path": 'a, "b"', "retries": 3}))
-
-
-@pytest.mark.parametrize("name", [*TAGGED, *GEMMA])
-def test_nothing_of_a_long_argument_is_kept_to_be_read_again(name: str) -> None:
-    before, after = WRITERS[name]([("write", {"content": "<split>"})]).split("<split>")
-    output, encode = open_answer(FORMATS[name], TOOLS)
-    portion = "x < y and more, much more"
-    pieces = [*output.push(encode(before))]
-    for _ in range(200):
-        pieces += output.push(encode(portion))
-        assert len(output.tape.text) - output.tape.at <= 1
-    pieces += output.push(encode(after))
-    assert told(pieces).finished == [("write", {"content": portion * 200})]

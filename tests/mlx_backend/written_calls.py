@@ -1,33 +1,13 @@
-"""Calls as each family of models writes them, and answers taken apart again."""
+"""Calls as each family of models writes them."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from mlx_backend.messages import (
-    AnswerForm,
-    CallableTool,
-    CallArguments,
-    CallFinished,
-    CallStarted,
-    Malformed,
-    Piece,
-    TextPiece,
-    ThoughtPiece,
-)
-from mlx_backend.output.answer_output import AnswerOutput
-from mlx_backend.output.call_format import CallFormat, Spelling
-from mlx_backend.output.formats import CALL_FORMATS, answer_format
-from mlx_backend.output.marked import MarkingDecoder
-from mlx_backend.output.plain import ByteDecoder
-
 Call: TypeAlias = tuple[str, Mapping[str, Any]]
-
-FORMATS: dict[str, type[CallFormat]] = {kind.name: kind for kind in CALL_FORMATS}
 
 
 def _text(value: Any) -> str:
@@ -224,87 +204,3 @@ WRITERS: dict[str, Callable[[Sequence[Call]], str]] = {
     "llama": lambda calls: "; ".join(_objects(calls, "parameters")),
 }
 """By the name of the format: several calls, in the form that the family's template has them."""
-
-
-@dataclass
-class Told:
-    """An answer's pieces, joined. `finished` has the calls' arguments; `unfinished` their text."""
-
-    text: str = ""
-    thought: str = ""
-    finished: list[tuple[str, Any]] = field(default_factory=list)
-    unfinished: list[tuple[str, str]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-def told(pieces: Iterable[Piece]) -> Told:
-    """Pieces joined; asserts that they are in the order that is promised."""
-    answer, calls, open_call = Told(), [], None
-    for piece in pieces:
-        match piece:
-            case TextPiece(text):
-                answer.text += text
-            case ThoughtPiece(text):
-                answer.thought += text
-            case Malformed(why):
-                answer.warnings.append(why)
-            case CallStarted(index, name):
-                assert index == len(calls)
-                open_call = index
-                calls.append([name, "", False])
-            case CallArguments(index, fragment):
-                assert index == open_call
-                calls[index][1] += fragment
-            case CallFinished(index):
-                assert index == open_call
-                calls[index][2], open_call = True, None
-    for name, arguments, is_finished in calls:
-        if is_finished:
-            answer.finished.append((name, json.loads(arguments)))
-        else:
-            answer.unfinished.append((name, arguments))
-    return answer
-
-
-def ids_of(text: str, marks: Mapping[int, str]) -> list[int]:
-    """One token for each mark, and one for each byte of the rest."""
-    token_of = {mark: token for token, mark in marks.items()}
-    longest_first = sorted(token_of, key=lambda mark: -len(mark))
-    cut = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if marks else re.compile("$^")
-    ids: list[int] = []
-    for part in cut.split(text):
-        ids += [token_of[part]] if part in token_of else part.encode()
-    return ids
-
-
-def open_answer(
-    kind: type[CallFormat], tools: Sequence[CallableTool], *, with_tokens: bool = False
-) -> tuple[AnswerOutput, Callable[[str], list[int]]]:
-    """An answer of a model of the family `kind`, and what turns its text into tokens.
-
-    `with_tokens`: the tokenizer has the family's marks as tokens; else they are spelled.
-    """
-    tokens = kind.marks if with_tokens else ()
-    model = answer_format(kind(Spelling(frozenset(tokens))), "", tokens)
-    marks = dict(enumerate(sorted(model.marks), start=256))
-    decoder = MarkingDecoder(ByteDecoder(lambda i: bytes([i]) if i < 256 else b""), marks)
-    output = model.output(decoder, AnswerForm(tools=tuple(tools)))
-    return output, lambda text: ids_of(text, marks)
-
-
-def read_answer(
-    kind: type[CallFormat],
-    text: str,
-    tools: Sequence[CallableTool],
-    *,
-    with_tokens: bool = False,
-    group: int = 1,
-    is_cut: bool = False,
-) -> list[Piece]:
-    """What an answer says, `group` tokens at a time."""
-    output, encode = open_answer(kind, tools, with_tokens=with_tokens)
-    ids = encode(text)
-    pieces: list[Piece] = []
-    for start in range(0, len(ids), group):
-        pieces += output.push(ids[start : start + group])
-    return [*pieces, *output.finish(is_cut=is_cut)]
