@@ -349,13 +349,17 @@ Block: TypeAlias = TextBlock | ThoughtBlock | CallBlock
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer: its events, collected, in their order."""
+    """A whole answer: its events, collected, in their order.
+
+    `has_open_call`: it was cut in the middle of a call, which is not among the blocks.
+    """
 
     envelope: Envelope
     blocks: tuple[Block, ...]
     ended: Ended
     scores: tuple[Score, ...] = ()
     warnings: tuple[str, ...] = ()
+    has_open_call: bool = False
 
     @property
     def text(self) -> str:

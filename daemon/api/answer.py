@@ -237,4 +237,5 @@ class Collector:
         if self.ended is None:
             raise GenerationFailed("The answer broke off.")
         scores, warnings = tuple(self._scores), tuple(self._warnings)
-        return Completion(envelope, self.blocks, self.ended, scores, warnings)
+        is_open = self.has_open_call
+        return Completion(envelope, self.blocks, self.ended, scores, warnings, is_open)

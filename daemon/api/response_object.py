@@ -175,8 +175,9 @@ def call_item(
 
 
 def output_items(completion: Completion, request: ChatRequest) -> list[Fields]:
-    """The items of a whole answer. Of one that was cut, the last text is not complete."""
-    response_id, end = completion.envelope.id, completion.ended.reason
+    """The items of a whole answer. Of one that was cut in a text, that is not complete."""
+    response_id = completion.envelope.id
+    is_cut_in_text = completion.ended.reason in CUT_REASONS and not completion.has_open_call
     items: list[Fields] = []
     scores = Scores(completion.scores)
     for place, block in enumerate(completion.blocks):
@@ -189,7 +190,7 @@ def output_items(completion: Completion, request: ChatRequest) -> list[Fields]:
                 items.append(reasoning_item(response_id, place, text))
             case CallBlock(name=name):
                 items.append(call_item(response_id, place, block, request.tool(name)))
-    if items and end in CUT_REASONS and items[-1]["type"] in ("message", "reasoning"):
+    if items and is_cut_in_text and items[-1]["type"] in ("message", "reasoning"):
         items[-1]["status"] = "incomplete"
     return items
 

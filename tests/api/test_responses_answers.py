@@ -111,6 +111,7 @@ ANSWERS: list[list[Event]] = [
     [*call(0, "ls", "{}"), *texts("between"), *call(1, "patch", '{"input": "x"}'), CALLS],
     [ThoughtDelta("hm"), *call(0, "ls", "{}"), CALLS],
     [*texts("cut of"), CUT],
+    [*texts("I call"), *call(0, "ls", '{"half": "', is_whole=False), CUT],
     [ThoughtDelta("cut of"), CUT],
     [*call(0, "ls", "{}"), *call(1, "ls", '{"half": "', is_whole=False), CUT],
     [Warned("no call"), *texts("<call>"), STOP],
