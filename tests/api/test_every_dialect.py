@@ -20,6 +20,7 @@ from tests.api.wires import (
     MESSAGES,
     RESPONSES,
     SCHEMA,
+    STOPPING,
     Said,
     Wire,
     every_chat,
@@ -91,17 +92,13 @@ def test_an_answer_has_its_text_its_end_and_its_numbers(wire: Wire, stream: bool
         ("xx ab", ["abc", "ab"], "xx ", True),
         ("é😀 end", ["😀"], "é", True),
         ("plain", [""], "plain", False),
-        ("<think>beta gamma</think>then beta gamma", ["beta gamma"], "then ", True),
     ],
 )
-@every_wire
+@pytest.mark.parametrize("wire", STOPPING, ids=lambda wire: wire.name)
 @whole_and_streamed
 def test_the_text_ends_exactly_before_a_stop_string(
     wire: Wire, stream: bool, said: str, stops: list[str], text: str, is_stopped: bool
 ) -> None:
-    if wire is RESPONSES or (wire is COMPLETIONS and "<think>" in said):
-        pytest.skip("has no such thing")
-
     async def scenario() -> None:
         async with saying(said) as at:
             got = await asked(at, wire, stream=stream, **wire.stop(*stops))
@@ -112,15 +109,18 @@ def test_the_text_ends_exactly_before_a_stop_string(
     run(scenario())
 
 
-@every_chat
+@pytest.mark.parametrize("wire", [CHAT, MESSAGES], ids=lambda wire: wire.name)
 @whole_and_streamed
-def test_a_stop_string_inside_an_argument_stops_nothing(wire: Wire, stream: bool) -> None:
+def test_a_stop_string_inside_a_thought_or_an_argument_stops_nothing(
+    wire: Wire, stream: bool
+) -> None:
     async def scenario() -> None:
-        async with saying(call("ls", '{"path": "a END b"}')) as at:
-            stop = {} if wire is RESPONSES else wire.stop("END")
-            said = await asked(at, wire, stream=stream, **wire.tools("ls"), **stop)
-            assert [made[1:] for made in said.calls] == [("ls", {"path": "a END b"})]
-            assert said.end == "calls"
+        said = "<think>a END</think>b " + call("ls", '{"path": "a END b"}')
+        async with saying(said) as at:
+            fields = {**wire.tools("ls"), **wire.stop("END")}
+            got = await asked(at, wire, stream=stream, **fields)
+            assert [made[1:] for made in got.calls] == [("ls", {"path": "a END b"})]
+            assert (got.thought, got.text, got.end) == ("a END", "b", "calls")
 
     run(scenario())
 
@@ -253,21 +253,22 @@ def test_what_cannot_be_enforced_is_refused_and_never_ignored(
     run(scenario())
 
 
+@pytest.mark.parametrize("more", [f" and {call('rm')}", call("rm"), "\n" * 300])
 @every_chat
 @whole_and_streamed
 def test_where_one_call_is_wanted_the_answer_ends_behind_the_first(
-    wire: Wire, stream: bool
+    wire: Wire, stream: bool, more: str
 ) -> None:
     async def scenario() -> None:
-        async with saying(f"{call('ls')}\n{call('rm')}") as at:
+        async with saying(call("ls") + more) as at:
             fields = {**wire.tools("ls", "rm"), **wire.choice("auto", parallel=False)}
             got = await asked(at, wire, stream=stream, **fields)
             assert [made[1] for made in got.calls] == ["ls"]
-            assert got.end == "calls"
+            assert (got.end, got.text) == ("calls", "")
+            assert got.generated < len(call("ls") + more)
             await at.bench.idle()
             [record] = at.bench.engine.status().recent
             assert record.phase == "done"
-            assert record.generated < len(f"{call('ls')}\n{call('rm')}")
 
     run(scenario())
 
@@ -333,7 +334,6 @@ def test_an_answer_is_remembered_with_the_ids_it_was_sampled_in(wire: Wire, stre
     ("said", "fields", "remembered"),
     [
         ("one two three", {"limit": 7}, [SampledTurn("one two")]),
-        ("one STOP", {"stop": "STOP"}, []),
         (call("ls", '{"a": 12345}'), {"limit": 50}, []),
         (f"{call('ls')}{call('ls')}", {"parallel": False}, []),
         ("<think>long and longer</think>", {"limit": 12}, []),
@@ -345,10 +345,6 @@ def test_only_ids_that_say_what_the_client_was_told_are_remembered(
     wire: Wire, said: str, fields: dict[str, Any], remembered: list[SampledTurn]
 ) -> None:
     sent: dict[str, Any] = wire.tools("ls")
-    if "stop" in fields:
-        if wire is RESPONSES:
-            pytest.skip("has no stop strings")
-        sent |= wire.stop(fields["stop"])
     if "limit" in fields:
         sent |= wire.limit(fields["limit"])
     sent |= wire.choice("auto", parallel=fields.get("parallel", True))
@@ -358,6 +354,16 @@ def test_only_ids_that_say_what_the_client_was_told_are_remembered(
             await asked(at, wire, **sent)
             found = [turn for _, _, turn in at.bench.models[-1].prompts.remembered]
             assert found == remembered
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("wire", [CHAT, MESSAGES], ids=lambda wire: wire.name)
+def test_what_a_stop_string_cut_is_not_remembered(wire: Wire) -> None:
+    async def scenario() -> None:
+        async with saying("one STOP") as at:
+            assert (await asked(at, wire, **wire.stop("STOP"))).text == "one "
+            assert at.bench.models[-1].prompts.remembered == []
 
     run(scenario())
 

@@ -136,6 +136,13 @@ def test_a_call_begins_with_its_name_and_goes_on_with_fragments() -> None:
     ]
 
 
+def test_what_a_tool_of_free_text_got_in_another_form_is_not_lost() -> None:
+    events = [CallBegun(0, "c", "patch"), CallDelta(0, '{"x": 1}'), CallDone(0), CALLS]
+    told = {"name": "patch", "input": '{"x": 1}'}
+    assert replied(events, tools=TOOLS)["choices"][0]["message"]["tool_calls"][0]["custom"] == told
+    assert added_up(chunks(events, tools=TOOLS))["message"]["tool_calls"][0]["custom"] == told
+
+
 def test_content_is_null_beside_calls_alone_and_empty_where_there_is_nothing() -> None:
     calls = replied([*TWO_CALLS[3:7], CALLS], tools=TOOLS)["choices"][0]["message"]
     assert calls["content"] is None

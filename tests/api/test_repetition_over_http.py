@@ -1,16 +1,14 @@
 """An answer that says the same without end is ended, and not as if that had been its end."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from daemon.repetition import EVERY_TOKENS, MIN_TOKENS
+from daemon.repetition import EVERY_TOKENS, LIMITED_TOKENS, MIN_TOKENS
 from tests.api.admin_desk import desk
+from tests.api.wires import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Wire
 from tests.engine.harness import run
 from tests.fakes import Script
-
-CHAT = "/v1/chat/completions"
 
 
 def in_circles(state: Sequence[int], index: int) -> int:
@@ -18,36 +16,37 @@ def in_circles(state: Sequence[int], index: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("path", "prompt"),
-    [
-        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}),
-        ("/v1/completions", {"prompt": "hi"}),
-    ],
+    ("wire", "stream"),
+    [(CHAT, False), (CHAT, True), (COMPLETIONS, True), (MESSAGES, True), (RESPONSES, False)],
 )
-def test_a_phrase_without_end_is_ended_and_everybody_hears_why(
-    path: str, prompt: dict[str, Any]
-) -> None:
+def test_a_phrase_without_end_is_ended_and_not_by_a_normal_stop(wire: Wire, stream: bool) -> None:
+    limited = wire is MESSAGES  # which has to say a limit
+    least = LIMITED_TOKENS if limited else MIN_TOKENS
+
     async def scenario() -> None:
         async with desk(script=Script(reply=in_circles)) as at:
-            reply = (await at.ask("POST", path, json=prompt)).json()
-            generated = reply["usage"]["completion_tokens"]
-            assert MIN_TOKENS <= generated <= MIN_TOKENS + EVERY_TOKENS
-            assert reply["choices"][0]["finish_reason"] == "length"
-            assert "repeat itself" in reply["warnings"][0]
+            body = wire.body(stream=stream, **({"max_tokens": 32_000} if limited else {}))
+            answer = await at.ask("POST", wire.path, json=body)
+            said = wire.said(answer, stream=stream)
+            assert least <= said.generated <= least + EVERY_TOKENS
+            assert said.end == "length"
+            if wire in (CHAT, COMPLETIONS):
+                assert '"warnings":["The answer had begun to repeat itself' in answer.text
             [record] = (await at.json("/mlxd/status"))["engine"]["recent"]
             assert (record["phase"], record["finish"]) == ("done", "repetition")
 
     run(scenario())
 
 
-def test_what_a_client_limits_itself_is_written_to_the_limit() -> None:
+@pytest.mark.parametrize("wire", [CHAT, RESPONSES], ids=lambda wire: wire.name)
+def test_what_a_client_limits_itself_is_written_to_the_limit(wire: Wire) -> None:
     async def scenario() -> None:
         async with desk(script=Script(reply=in_circles)) as at:
             limit = MIN_TOKENS + 2 * EVERY_TOKENS
-            body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": limit}
-            reply = (await at.ask("POST", CHAT, json=body)).json()
-            assert reply["usage"]["completion_tokens"] == limit
-            assert "warnings" not in reply
+            answer = await at.ask("POST", wire.path, json=wire.body(**wire.limit(limit)))
+            said = wire.said(answer, stream=False)
+            assert (said.generated, said.end) == (limit, "length")
+            assert "repeat itself" not in answer.text
             [record] = (await at.json("/mlxd/status"))["engine"]["recent"]
             assert record["finish"] == "length"
 
