@@ -8,7 +8,7 @@ from typing import Any
 
 from mlx_backend.interface import OutputStream
 from mlx_backend.messages import AnswerForm
-from mlx_backend.output.formats import AnswerFormat, find_format
+from mlx_backend.output.formats import AnswerFormat, find_format, told_format
 from mlx_backend.output.marked import MarkingDecoder
 from mlx_backend.output.plain import TextOutput
 from mlx_backend.token_text import TokenText
@@ -36,6 +36,8 @@ def find_answers(tokenizer: Any, template: str) -> Answers:
     """`tokenizer` is a `tokenizers.Tokenizer`; `template` its chat template's source, or ""."""
     added = {id: entry.content for id, entry in tokenizer.get_added_tokens_decoder().items()}
     format = find_format(template, added.values())
+    if format.calls is None:
+        format = told_format(template, added.values())
     return Answers(
         TokenText(tokenizer),
         format,

@@ -65,6 +65,12 @@ def find_format(template: str, added_tokens: Collection[str]) -> AnswerFormat:
     return answer_format(find_call_format(template, added_tokens), template, added_tokens)
 
 
+def told_format(template: str, added_tokens: Collection[str]) -> AnswerFormat:
+    """How a model writes whose template knows no tools: as it is told to beside them (see
+    `conversation`), which is Hermes' way."""
+    return answer_format(HermesJson(Spelling(frozenset())), template, added_tokens)
+
+
 def find_call_format(template: str, added_tokens: Collection[str]) -> CallFormat | None:
     """What the template writes; else what the tokens are made for. None: no calls at all."""
     for tokens in ((), added_tokens):

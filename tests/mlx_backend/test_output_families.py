@@ -250,6 +250,10 @@ def test_a_models_marks_are_those_tokens_that_its_way_to_write_has() -> None:
     assert not harmony.call_mark_ids
 
 
+def test_a_model_whose_template_knows_no_tools_writes_calls_as_it_is_told_to() -> None:
+    assert find_answers(make_tokenizer(), "{{ messages }}").format.name == "hermes"
+
+
 def _with(tokenizer: Any, *special: str) -> Any:
     tokenizer.add_special_tokens(list(special))
     return tokenizer
