@@ -107,6 +107,10 @@ class JsonProtocol(H11Protocol):
             self._head_deadline.cancel()
             self._head_deadline = None
 
+    def _should_upgrade(self) -> bool:
+        """Never: `api/upgrades` answers. uvicorn would log what to install for it."""
+        return False
+
     def send_400_response(self, msg: str) -> None:
         body = dump(error_fields(BadRequest(msg, code="invalid_http")))
         headers = [

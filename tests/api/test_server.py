@@ -97,3 +97,31 @@ def test_a_connection_that_never_gets_a_request_together_is_closed() -> None:
         await serving
 
     asyncio.run(asyncio.wait_for(scenario(), 15))
+
+
+def test_a_request_to_upgrade_is_the_applications_to_answer_and_nothing_to_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Response(f"{scope['type']} it is")(scope, receive, send)
+
+    async def close(grace_seconds: float) -> None:
+        pass
+
+    async def scenario() -> None:
+        port = free_port()
+        server = Server(app, close, grace_seconds=0)
+        serving = asyncio.create_task(server.serve(bind_loopback(port)))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert b"200 OK" in await reader.readuntil(b"http it is")
+        writer.close()
+        await writer.wait_closed()
+        server.stop()
+        await serving
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(asyncio.wait_for(scenario(), 15))
+    assert not caplog.records
