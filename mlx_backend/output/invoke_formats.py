@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from mlx_backend.output.argument_types import EVERY, STRING, Types
-from mlx_backend.output.call_format import Spelling
-from mlx_backend.output.chains import Until
+from mlx_backend.output.call_format import Calls, NotACall, Spelling
+from mlx_backend.output.chains import Chain, Until, Word, read_one_of
 from mlx_backend.output.tagged import TaggedFormat, Tags, attribute
 from mlx_backend.output.tagged_grammar import Writing
+from mlx_backend.output.tape import MARK, OutputEnded, Reading, Tape
 
 
 class MiniMaxFormat(TaggedFormat):
@@ -59,10 +60,17 @@ def _invocations(prefix: str, block_end: str) -> Tags:
 
 
 class MuseSparkFormat(MiniMaxFormat):
-    """Muse Spark: `<atem:function_calls>⏎<atem:invoke name="f">⏎<atem:parameter name="k">v…`."""
+    """Muse Spark: `<atem:function_calls>⏎<atem:invoke name="f">⏎<atem:parameter name="k">v…`.
+
+    Every message says whom it is for: ` to=user<|message|>…<|eom|><|start|>assistant to=f…`; what
+    it is to itself is thought. The prompt ends within the first header.
+    """
 
     name = "muse-spark"
-    marks = ("<atem:function_calls>", "</atem:function_calls>")
+    marks = (
+        "<atem:function_calls>", "</atem:function_calls>",
+        "<|start|>", "<|message|>", "<|eom|>", "<|eot|>",
+    )  # fmt: skip
     opening_marks = ("<atem:function_calls>",)
 
     @classmethod
@@ -70,8 +78,30 @@ class MuseSparkFormat(MiniMaxFormat):
         return "<atem:function_calls>" in template
 
     def tags_for(self, spelled: Spelling) -> Tags:
-        self.openings = (spelled("<atem:function_calls>"),)
-        return _invocations("atem:", spelled("</atem:function_calls>"))
+        opening, closing, start, message, end, turn_end = map(spelled, self.marks)
+        headers = (" to=", f"{start}assistant to=")
+        self.openings = (opening, *headers)
+        self.think_tags = tuple((f"{header}self{message}", end) for header in headers)
+        self.silent_marks = (
+            f"{start}assistant{message}", end, turn_end,
+            *(f"{header}{name}{message}" for header in headers for name in ("user", "commentary")),
+        )  # fmt: skip
+        self._headers: tuple[Chain, ...] = tuple(
+            (header, Word("<" + MARK), message) for header in headers
+        )
+        return _invocations("atem:", closing)
+
+    def read(self, tape: Tape, calls: Calls) -> Reading[None]:
+        if tape.text.startswith(self.openings[0], tape.at):
+            yield from super().read(tape, calls)
+            return
+        try:
+            header = yield from read_one_of(tape, self._headers)
+        except OutputEnded:
+            header = None
+        if header is None:
+            raise NotACall
+        tape.at = header.end
 
 
 class DsmlFormat(MiniMaxFormat):

@@ -44,6 +44,11 @@ class Search:
             mark[:length] for mark in self.marks for length in range(1, len(mark))
         )
         self._longest = max(map(len, self.marks), default=0)
+        self._has_prefixes = not self._beginnings.isdisjoint(self.marks)
+
+    def may_grow(self, text: str, start: int) -> bool:
+        """Whether the mark at `start` may yet become a longer one that begins with it."""
+        return self._has_prefixes and text[start : start + self._longest] in self._beginnings
 
     def held_from(self, text: str, start: int = 0) -> int:
         """Where the longest end of `text` begins that may yet become a mark; len(text) if none."""
@@ -136,7 +141,9 @@ class Tape:
         """
         match = search.match(self.text, self.at)
         if match is not None:
-            return self.take(match.start() - self.at), match.group()
+            text = self.take(match.start() - self.at)
+            is_certain = self.is_over or not search.may_grow(self.text, self.at)
+            return text, match.group() if is_certain else None
         held = len(self.text) if self.is_over else search.held_from(self.text, self.at)
         return self.take(held - self.at), None
 

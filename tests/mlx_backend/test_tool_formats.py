@@ -341,6 +341,23 @@ def test_families_with_think_tags_of_their_own_are_heard(
         assert (answer.text, answer.calls) == ("Well.", [call])
 
 
+def test_muse_spark_says_whom_each_message_is_for() -> None:
+    call = ("write", {"path": "x"})
+    written = WRITERS["muse-spark"]([call])
+    text = (
+        f" to=self<|message|>Hm: {written}<|eom|><|start|>assistant to=user<|message|>I go to=x."
+        f"<|eom|><|start|>assistant to=write<|message|>{written}<|eom|>"
+        f"<|start|>assistant to=self<|message|>And now?<|eom|><|start|>assistant to=write"
+        f"<|message|>{written}<|eot|>"
+    )
+    for answer in ways("muse-spark", text):
+        assert answer.thought == f"Hm: {written}And now?"
+        assert (answer.text, answer.calls, answer.warnings) == ("I go to=x.", [call, call], [])
+    for has_marks in (False, True):
+        without_tools = read(format_of("muse-spark", has_marks), text, AnswerForm())
+        assert told(without_tools).text.startswith("I go to=x.")
+
+
 def test_what_dsml_says_of_a_value_counts_where_the_schema_is_silent() -> None:
     call = ("write", {"any": 5, "other": "5"})
     assert_told("dsml", WRITERS["dsml"]([call]), call)
