@@ -32,11 +32,14 @@ class Answers:
         return self.format.output(MarkingDecoder(decoder, self.marks), form)
 
 
-def find_answers(tokenizer: Any, template: str) -> Answers:
-    """`tokenizer` is a `tokenizers.Tokenizer`; `template` its chat template's source, or ""."""
+def find_answers(tokenizer: Any, template: str, *, shows_tools: bool = True) -> Answers:
+    """`tokenizer` is a `tokenizers.Tokenizer`; `template` its chat template's source, or "".
+
+    `shows_tools`: the template writes tools, so the model calls them in a way of its own.
+    """
     added = {id: entry.content for id, entry in tokenizer.get_added_tokens_decoder().items()}
     format = find_format(template, added.values())
-    if format.calls is None:
+    if format.calls is None or not shows_tools:
         format = told_format(template, added.values())
     return Answers(
         TokenText(tokenizer),

@@ -105,7 +105,11 @@ def load(
     context, warnings = served_context(files.config, tokenizer.model_max_length, context_size)
     prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config), context)
     generation_config = read_json(files.folder / "generation_config.json", optional=True)
-    answers = find_answers(tokenizer.backend_tokenizer, _template_source(tokenizer))
+    answers = find_answers(
+        tokenizer.backend_tokenizer,
+        _template_source(tokenizer),
+        shows_tools=prompts.traits is None or prompts.traits.shows_tools,
+    )
     listed = listed_ids(files.config, generation_config) | answers.ending_ids
     backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
     info = ModelInfo(

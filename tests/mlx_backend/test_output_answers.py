@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from mlx_backend.answers import find_answers
@@ -16,7 +18,9 @@ from mlx_backend.messages import (
     ThoughtPiece,
 )
 from mlx_backend.output.answer_output import AnswerOutput
+from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.formats import AnswerFormat, answer_format, find_format
+from mlx_backend.output.tape import Reading, Tape
 from mlx_backend.tiny_tokenizer import TEMPLATES, make_tokenizer
 from tests.mlx_backend.answers import TOOLS, made, read, sampled, told
 
@@ -91,6 +95,29 @@ def test_a_call_in_thought_or_quoted_is_none(format: AnswerFormat) -> None:
     assert found.text == quoted.rstrip()
     assert found.calls == [("list_files", {})]
     assert found.warnings == []
+
+
+def test_code_may_begin_right_behind_a_thought() -> None:
+    found = told(read(HERMES, f"So <think>x</think>```\n{CALL}\n```\n", WITH_TOOLS))
+    assert (found.calls, found.text) == ([], f"So```\n{CALL}\n```\n")
+
+
+class Refusing(CallFormat):
+    name = "refusing"
+    openings = ("<call>",)
+
+    @classmethod
+    def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
+        return False
+
+    def read(self, tape: Tape, calls: Calls) -> Reading[None]:
+        yield from ()
+        raise NotACall("no")
+
+
+def test_a_call_that_is_refused_at_once_is_text_and_the_answer_goes_on() -> None:
+    found = told(read(answer_format(Refusing(Spelling())), "a <call> b <call>", WITH_TOOLS))
+    assert (found.text, found.warnings) == ("a <call> b <call>", ["no", "no"])
 
 
 def test_what_stands_behind_code_is_no_code() -> None:

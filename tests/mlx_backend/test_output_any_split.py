@@ -73,7 +73,7 @@ def test_damaged_answers_do_no_harm_and_are_the_same_in_any_tokens(
     name: str, has_marks: bool
 ) -> None:
     """Pieces of a call in any order, with anything between: nothing is raised, whole calls have
-    JSON objects, and what is said does not depend on the tokens."""
+    JSON objects, what is said does not depend on the tokens, and nothing of it is lost."""
     format = known(name, has_marks=has_marks)
     call = written(name, ("write_file", {"path": "a", "mode": 1}))
     cuts = st.integers(0, len(call))
@@ -85,7 +85,11 @@ def test_damaged_answers_do_no_harm_and_are_the_same_in_any_tokens(
     def check(text: str, sizes: list[int], is_cut: bool) -> None:
         whole = read(format, text, FORM, sizes=(), is_cut=is_cut)
         assert read(format, text, FORM, sizes=sizes, is_cut=is_cut) == whole
-        assert all(isinstance(arguments, dict) for _, arguments in told(whole).calls)
+        found = told(whole)
+        assert all(isinstance(arguments, dict) for _, arguments in found.calls)
+        has_structure = has_marks or name in ("harmony", "kimi-k3", "command", "llama")
+        if not (has_structure or found.calls or found.begun or "think>" in text):
+            assert found.text == (text if found.stop is None else text.partition(found.stop)[0])
 
     check()
 

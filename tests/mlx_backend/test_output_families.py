@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from mlx_backend.answers import find_answers
 from mlx_backend.messages import AnswerForm, CallFinished, TextPiece, ThoughtPiece
@@ -39,6 +40,7 @@ def test_llama_calls_with_a_whole_answer() -> None:
     assert read_as("llama", f"\n\n<|python_tag|>{write}").calls == [WRITE]
     assert read_as("llama", f"Well. <|python_tag|>{write}").calls == [WRITE]
     assert read_as("llama", f"Like this: {write}").calls == []
+    assert read_as("llama", f"{write}; then more").text == "; then more"
 
 
 def test_llama_calls_in_pythons_syntax_and_in_tags() -> None:
@@ -235,26 +237,25 @@ def test_where_the_template_says_nothing_the_tokens_do() -> None:
 
 
 def test_a_models_marks_are_those_tokens_that_its_way_to_write_has() -> None:
-    tokenizer = make_tokenizer()
-    tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
-    tokenizer.add_special_tokens(["<think>", "[TOOL_CALLS]"])  # of no use to this template
+    tokenizer = _with("<tool_call>", "</tool_call>", "<think>", "[TOOL_CALLS]")
     answers = find_answers(tokenizer, "<tool_call>")
     opening = tokenizer.token_to_id("<tool_call>")
     assert answers.call_mark_ids == {opening}
-    marks = {"<tool_call>", "</tool_call>", "<think>", "</think>"}
-    assert set(answers.marks.values()) == marks
-    harmony = find_answers(
-        _with(tokenizer, *made("harmony", has_marks=True).marks), FAMILIES["harmony"].source
-    )
+    assert set(answers.marks.values()) == {"<tool_call>", "</tool_call>", "<think>", "</think>"}
+    marks = made("harmony", has_marks=True).marks
+    harmony = find_answers(_with(*marks), FAMILIES["harmony"].source)
     assert {harmony.marks[id] for id in harmony.ending_ids} == {"<|return|>", "<|call|>"}
     assert not harmony.call_mark_ids
 
 
 def test_a_model_whose_template_knows_no_tools_writes_calls_as_it_is_told_to() -> None:
     assert find_answers(make_tokenizer(), "{{ messages }}").format.name == "hermes"
+    told_to = find_answers(_with("[TOOL_CALLS]"), "{{ messages }}", shows_tools=False)
+    assert told_to.format.name == "hermes"
 
 
-def _with(tokenizer: Any, *special: str) -> Any:
+def _with(*special: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(make_tokenizer().to_str())
     tokenizer.add_special_tokens(list(special))
     return tokenizer
 
