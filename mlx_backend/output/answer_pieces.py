@@ -22,9 +22,7 @@ from mlx_backend.messages import (
 )
 from mlx_backend.output.call_format import NotACall
 from mlx_backend.output.plain import StopStrings
-from mlx_backend.output.tape import MARK, Tape
-
-_SPACE = " \n\r\t"
+from mlx_backend.output.tape import MARK, SPACE, Tape
 
 
 class _Trimmed:
@@ -36,14 +34,14 @@ class _Trimmed:
         self.is_blank = True
 
     def push(self, text: str) -> str:
-        inner = text.rstrip(_SPACE)
+        inner = text.rstrip(SPACE)
         if not inner:
             self._held.append(text)
             return ""
         before = "".join(self._held)
         self._held = [text[len(inner) :]]
         if self.is_blank and not self._keeps_first:
-            before, inner = "", inner.lstrip(_SPACE)
+            before, inner = "", inner.lstrip(SPACE)
         self.is_blank = False
         return before + inner
 
@@ -70,9 +68,11 @@ class AnswerPieces:
         self._is_call_open = False
         self._has_arguments = False
         self._is_block_read = False
+        self._json: list[str] = []  # of the open call, not yet among the pieces
         self._pieces: list[Piece] = []
 
     def take(self) -> Sequence[Piece]:
+        self._give_json()
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -136,10 +136,15 @@ class AnswerPieces:
         return tool
 
     def add(self, json: str) -> None:
-        json = _without_marks(json)
         if json and self._is_call_open:
             self._has_arguments = True
-            self._add_piece(CallArguments(self._calls, json))
+            self._json.append(json)
+
+    def _give_json(self) -> None:
+        if self._json:
+            json, self._json = "".join(self._json), []
+            if (json := _without_marks(json)) and not self.is_stopped:
+                self._pieces.append(CallArguments(self._calls, json))
 
     def finish(self) -> None:
         if not self._is_call_open:
@@ -177,6 +182,7 @@ class AnswerPieces:
         self._calls += 1
 
     def _add_piece(self, piece: Piece) -> None:
+        self._give_json()
         if not self.is_stopped:
             self._pieces.append(piece)
 

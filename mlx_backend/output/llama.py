@@ -14,8 +14,8 @@ from mlx_backend.messages import CallableTool
 from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.json_calls import read_call, read_calls
 from mlx_backend.output.lark import calls as call_rules
-from mlx_backend.output.lark import choice, json_value, literal
-from mlx_backend.output.python_calls import read_python_calls
+from mlx_backend.output.lark import choice, json_value, literal, mark
+from mlx_backend.output.python_calls import python_call_rules, read_python_calls
 from mlx_backend.output.tape import Reading, Search, Tape
 
 _TAG, _START, _END = "<|python_tag|>", "<|python_start|>", "<|python_end|>"
@@ -111,3 +111,8 @@ class PythonCalls(CallFormat):
         yield from read_python_calls(tape, calls)
         yield from tape.skip_space()
         yield from tape.read_if(self._closing)
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        more = ' (", " call)*' if may_repeat else ""
+        start = f'start: {mark(self.openings[0])} "[" call{more} "]" {mark(self._closing)}'
+        return "\n".join([start, *python_call_rules(tools)])

@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mlx_backend.messages import CallableTool
 from mlx_backend.output.call_format import Calls, NotACall
 from mlx_backend.output.json_reader import JsonReader, inside_string
+from mlx_backend.output.lark import choice, json_value, literal, part_of
 from mlx_backend.output.tape import OutputEnded, Reading, Tape
 
 _NAME = re.compile(r"[\w.-]*")
 _NO_CALL = "The model's call is not in Python's syntax"
+
+
+def python_call_rules(tools: Sequence[CallableTool]) -> list[str]:
+    """The Lark rule `call` and those that it needs: values as JSON, which is read here too."""
+    rules = [f"call: {choice(f'call_{i}' for i in range(len(tools)))}"]
+    for i, tool in enumerate(tools):
+        needed, others, values = _argument_rules(f"argument_{i}", tool.schema or {})
+        first, comma = ' ", " '.join(needed), literal(", ")
+        more = "".join(f" ({comma} {rule})?" for rule in others)
+        if not needed and others:
+            any_other = f"({choice(others)})"
+            first, more = f"({any_other} ({comma} {any_other})*)?", ""
+        rules += [f'call_{i}: {literal(tool.name + "(")} {first}{more} ")"', *values]
+    return rules
+
+
+def _argument_rules(
+    prefix: str, schema: Mapping[str, Any]
+) -> tuple[list[str], list[str], list[str]]:
+    """The names of the rules for arguments that are required and for the others, and them all."""
+    named: tuple[list[str], list[str]] = ([], [])
+    rules = []
+    for i, (key, described) in enumerate((schema.get("properties") or {}).items()):
+        rule = f"{prefix}_{i}"
+        named[key not in (schema.get("required") or ())].append(rule)
+        rules.append(f"{rule}: {literal(key + '=')} {rule}_value")
+        rules.append(f"{rule}_value: {json_value(part_of(schema, described))}")
+    return *named, rules
 
 
 def read_python_calls(tape: Tape, calls: Calls, *, is_bare: bool = False) -> Reading[None]:
