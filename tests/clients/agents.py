@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ def _in_order(flags: list[str], options: tuple[str, ...], task: str) -> list[str
 def _command_first(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
     """The options begin with a command of its own, whose flags those of the README are."""
     return [options[0], *flags, *options[1:], task]
+
+
+class Session(Enum):
+    """What an agent calls its conversation by, in a header or in the body."""
+
+    NAMELESS = "nothing"
+    FAMILY = "a name that its sub-agents use as well"
+    OWN = "a name of each agent's own"
+    PROCESS = "a name of each agent's own, a new one in each process"
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Agent:
     environment: Mapping[str, str] = field(default_factory=dict)
     edit: Edit = str
     is_in_ci: bool = False
+    session: Session = Session.NAMELESS
     loses_prefix_on_resume: bool = False
     last_session: Callable[[Path, Path], str] | None = None
     read: Callable[[Path], str] = Path.read_text
@@ -75,6 +86,7 @@ def _pi(api: str, path: str) -> Agent:
         environment={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
         edit=edit,
         is_in_ci=True,
+        session=Session.OWN if path == "/v1/responses" else Session.NAMELESS,
     )
 
 
@@ -106,6 +118,7 @@ CODEX = Agent(
         ),
     ],
     is_in_ci=True,
+    session=Session.OWN,
 )
 
 
@@ -127,6 +140,7 @@ def _claude(
             "DISABLE_AUTOUPDATER": "1",
             **environment,
         },
+        session=Session.OWN,
     )
 
 
@@ -149,6 +163,11 @@ OPENCODE = Agent(
     heading="opencode",
     command=lambda: npm(Package("opencode-ai", "1.18.33", "opencode")),
     path="/v1/chat/completions",
+    environment={
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    },
     arguments=("run",),
     resumed=("run", "--continue"),
     compose=_command_first,
@@ -157,6 +176,7 @@ OPENCODE = Agent(
         "task", {"description": "a helper", "prompt": task, "subagent_type": "general"}
     ),
     is_in_ci=True,
+    session=Session.OWN,
 )
 
 QWEN = Agent(
@@ -193,6 +213,7 @@ def _copilot(path: str, **chosen: str) -> Agent:
             },
         ),
         environment=chosen,
+        session=Session.FAMILY if path == "/v1/responses" else Session.NAMELESS,
         edit=lambda text: _without_v1(text, path),
     )
 
@@ -227,6 +248,7 @@ def _mlx_code(api: str, path: str) -> Agent:
         write=lambda file, text: Call("Write", {"path": file.name, "content": text}),
         delegate=lambda task: asking("Agent", {"task": task, "tools": ["Write"]}),
         last_session=lambda home, project: _newest_commit(project),
+        session=Session.PROCESS,
         read=lambda file: _git(file.parent, "show", f"{_newest_commit(file.parent)}:{file.name}"),
     )
 

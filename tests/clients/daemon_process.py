@@ -2,7 +2,8 @@
 
 FOLDER holds `scripts.json`, `model/` and, once requests came, `journal.jsonl`. Engine, tree,
 dialects, output and server are the daemon's own, with its default settings; only the draw of
-tokens is replaced, and a recorder stands before the application.
+tokens is replaced, and a recorder stands before the application. Without `scripts.json` the model
+says what it likes.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ MAX_CACHE_BYTES = 1 << 30
 GRACE_SECONDS = 1.0
 
 
-def load_forced(folder: Path) -> MlxModel:
+def load_model(folder: Path) -> MlxModel:
     prefer_openblas()  # before mlx is imported, which loading does
-    scripts = loaded(json.loads((folder / "scripts.json").read_text(encoding="utf-8")))
-    tokenizer = Tokenizer.from_file(str(folder / "model" / "tokenizer.json"))
-    return forced(load(str(folder / "model")), Actor(scripts), tokenizer)
+    model = load(str(folder / "model"))
+    script = folder / "scripts.json"
+    if not script.exists():
+        return model
+    actor = Actor(loaded(json.loads(script.read_text(encoding="utf-8"))))
+    return forced(model, actor, Tokenizer.from_file(str(folder / "model" / "tokenizer.json")))
 
 
 def make_cache(info: ModelInfo) -> PrefixCache:
@@ -46,7 +50,7 @@ def make_cache(info: ModelInfo) -> PrefixCache:
 
 async def serve(port: int, folder: Path) -> None:
     engine = Engine(
-        lambda: load_forced(folder),
+        lambda: load_model(folder),
         make_cache=make_cache,
         chunk_tokens=Settings().chunk_tokens,
     )

@@ -55,6 +55,11 @@ class Exchange:
         return found[1] if found else None
 
     @property
+    def session(self) -> str | None:
+        """What the daemon took for its session's name."""
+        return self.seen["session"] if self.seen else None
+
+    @property
     def has_tools(self) -> bool:
         return bool(self.fields.get("tools"))
 
@@ -159,11 +164,15 @@ def overread(requests: Sequence[Exchange], spare: int = SPARE_TOKENS) -> list[st
 
 
 @contextmanager
-def observed(model: Path, folder: Path, scripts: Scripts) -> Iterator[ObservedDaemon]:
-    """A daemon that is ready. `folder` is its own; what it prints is in `daemon.log`."""
+def observed(model: Path, folder: Path, scripts: Scripts | None) -> Iterator[ObservedDaemon]:
+    """A daemon that is ready. `folder` is its own; what it prints is in `daemon.log`.
+
+    Without scripts the model says what it likes.
+    """
     folder.mkdir(parents=True)
     (folder / "model").symlink_to(model)
-    (folder / "scripts.json").write_text(json.dumps(dumped(scripts)), encoding="utf-8")
+    if scripts is not None:
+        (folder / "scripts.json").write_text(json.dumps(dumped(scripts)), encoding="utf-8")
     port = free_port()
     command = [sys.executable, str(ROOT / "tests/clients/daemon_process.py"), str(port)]
     with (folder / "daemon.log").open("wb") as log:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.agents import AGENTS, Agent
+from tests.clients.agents import AGENTS, Agent, Session
 from tests.clients.desk import Desk
 from tests.clients.observed import ObservedDaemon, conversation, observed, overread, refused
 from tests.clients.script import Scripts, Step
@@ -20,6 +20,8 @@ from tests.clients.tiny_folder import write_folder
 FIRST_LINES = "".join(f"line {number} of the first file: {number * 37}\n" for number in range(60))
 SECOND_LINES = "".join(f"the second file says {number}\n" for number in range(40))
 FINAL_WORDS = "The file is there, and this is all that there is to say about it. " * 8
+SESSION_NAMES = {Session.NAMELESS: 0, Session.FAMILY: 1, Session.OWN: 1, Session.PROCESS: 2}
+"""How many names a conversation of two processes has."""
 
 
 def marked(agent: Agent) -> object:
@@ -80,6 +82,8 @@ def test_an_agent_does_a_task_and_goes_on_in_a_new_process(scene: Scene) -> None
     assert not refused(exchanges)
     requests = conversation(exchanges, "begin")
     assert [each.path for each in requests] == [scene.agent.path] * 4
+    names = {each.session for each in requests} - {None}
+    assert len(names) == SESSION_NAMES[scene.agent.session]
     if scene.agent.loses_prefix_on_resume:
         assert not overread(requests[:2])
         assert not overread(requests[2:])
@@ -108,5 +112,9 @@ def test_an_agent_has_a_helper_do_its_task(scene: Scene) -> None:
     assert scene.wrote("first.txt") == FIRST_LINES
     exchanges = scene.daemon.exchanges()
     assert not refused(exchanges)
-    assert not overread(conversation(exchanges, "delegate"))
-    assert not overread(conversation(exchanges, "begin"))
+    asking, helping = conversation(exchanges, "delegate"), conversation(exchanges, "begin")
+    assert not overread(asking)
+    assert not overread(helping)
+    names = {each.session for each in asking}, {each.session for each in helping}
+    is_own = scene.agent.session in (Session.OWN, Session.PROCESS)
+    assert names[0].isdisjoint(names[1]) == is_own
