@@ -53,7 +53,8 @@ class Splitter:
         strays = [pair.closing for pair in known if pair.closing.startswith(MARK)]
         self.calls = calls
         self.openings = tuple(pair.opening for pair in known)
-        self.first_openings = tuple(pair.opening for pair in tags if not pair.is_own)
+        foreign = () if own else (pair.opening for pair in tags if not pair.is_own)
+        self.first_openings = tuple(foreign)
         self.silent_marks = frozenset([*strays, *(calls.silent_marks if calls else ())])
         self.closings = Search(pair.closing for pair in known or tags)
         self.closing_of = {pair.opening: Search([pair.closing]) for pair in tags}

@@ -69,9 +69,10 @@ class TaggedFormat(CallFormat):
         self._next_argument: Chain = (SPACE, *tags.argument)
         self._call_end: Chain = (SPACE, tags.call_end or tags.block_end)
         is_named = isinstance(tags.call[0], str)
-        self._head: Chain = tags.call if is_named else (self.openings[0], *tags.call)
+        head: Chain = tags.call if is_named else (self.openings[0], *tags.call)
+        self._quoted = tuple((*head, *rest) for rest in (self._next_argument, self._call_end))
         self._value_ends = self._find_value_ends(tags)
-        self._call_marks = (str(self._head[0]), tags.call_end or tags.block_end)
+        self._call_marks = (str(head[0]), tags.call_end or tags.block_end)
         self._value_search = Search((*self._value_ends, *self._call_marks))
 
     @abstractmethod
@@ -167,7 +168,7 @@ class TaggedFormat(CallFormat):
 
     def _begins_call(self, tape: Tape) -> Reading[bool]:
         try:
-            return (yield from read_one_of(tape, (self._head,))) is not None
+            return (yield from read_one_of(tape, self._quoted)) is not None
         except OutputEnded:
             return False
 
@@ -191,7 +192,7 @@ class TaggedFormat(CallFormat):
                 continue
             if depth and match.group().endswith(self._call_marks[1]):
                 depth -= 1
-            elif way is not None and way.chain is self._head:
+            elif way is not None and match.group() == self._call_marks[0]:
                 depth += 1
             elif way is not None and not depth:
                 return match.start() - tape.at
@@ -200,7 +201,7 @@ class TaggedFormat(CallFormat):
     def _follow(self, text: str, match: re.Match[str]) -> Followed | Begun | None:
         is_head = match.group() == self._call_marks[0]
         end = self._value_ends.get(match.group(), _NO_END)
-        chains = (self._head,) if is_head else end.continuations
+        chains = self._quoted if is_head else end.continuations
         ways = (follow(text, match.start(), chain) for chain in chains)
         return next((way for way in ways if way is not None), None)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_backend.messages import AnswerForm, CallableTool
-from mlx_backend.output.formats import CALL_FORMATS, AnswerFormat
+from mlx_backend.output.formats import CALL_FORMATS, AnswerFormat, find_format
 from tests.mlx_backend.answers import Told, made, read, told
 from tests.mlx_backend.written_calls import WRITERS, Call
 
@@ -353,9 +353,11 @@ def test_muse_spark_says_whom_each_message_is_for() -> None:
     for answer in ways("muse-spark", text):
         assert answer.thought == f"Hm: {written}And now?"
         assert (answer.text, answer.calls, answer.warnings) == ("I go to=x.", [call, call], [])
-    for has_marks in (False, True):
-        without_tools = read(format_of("muse-spark", has_marks), text, AnswerForm())
-        assert told(without_tools).text.startswith("I go to=x.")
+    with_template = find_format("<atem:function_calls> <|start|>", ())
+    for form in (AnswerForm(), AnswerForm(tools=TOOLS)):
+        answer = told(read(with_template, text, form))
+        assert answer.thought.startswith("Hm: ")
+        assert answer.text.startswith("I go to=x.")
 
 
 def test_what_dsml_says_of_a_value_counts_where_the_schema_is_silent() -> None:
