@@ -29,7 +29,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedDaemon]
 
 
 def test_pi_talks_to_a_small_model_and_goes_on(daemon: ObservedDaemon, tmp_path: Path) -> None:
-    brief = replace(PI[0], edit=lambda text: text.replace('"reasoning"', '"maxTokens": 24, "x"'))
+    brief = replace(PI[0], edit=lambda text: text.replace('"reasoning": true', '"maxTokens": 24'))
     desk = Desk(brief, tmp_path, daemon.port)
     assert desk.run("[script:none] Say hello in one short sentence.").strip()
     assert desk.run("Say it once more.", is_resumed=True).strip()
