@@ -91,6 +91,10 @@ class Client:
         past = self._parsed(RequestList, body).data
         return chosen(past, (*engine.running, *engine.waiting), wanted)
 
+    def stop(self) -> None:
+        """Ask it to end; it answers before it does."""
+        self._answer("POST", "/mlxd/stop", with_token=True)
+
     def reset_session(self, session: str) -> SessionStatus:
         path = f"/v1/sessions/{quote(session, safe='')}/reset"
         body = self._answer("POST", path, with_token=True)

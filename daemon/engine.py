@@ -125,6 +125,7 @@ class Engine:
         self._all_ended: asyncio.Event | None = None
         self._is_closing = False
         self._refused = 0
+        self._held = residency.held
 
     def start(self) -> None:
         """Start the thread, which loads the model; returns at once."""
@@ -161,6 +162,8 @@ class Engine:
     async def _loaded(self, source: ModelSource, wait_seconds: float) -> LoadedModel:
         if self._is_closing:
             raise unavailable(ModelStatus("closed"))
+        if self._held:
+            raise unavailable(ModelStatus("failed", error=self._held))
         reply = self._reply()
         want = Want(source, self._clock(), reply)
         self._worker.commands.put(want)
@@ -171,6 +174,10 @@ class Engine:
         finally:
             self._worker.commands.put(Forget(want))
         return model
+
+    def lift_hold(self) -> None:
+        """Somebody wants a model although the engine was started without one for a reason."""
+        self._held = ""
 
     async def unload(self, key: str = "") -> None:
         """Give a model's weights back. Raises ModelUnavailable for one in use."""

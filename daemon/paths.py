@@ -24,6 +24,11 @@ def token_file() -> Path:
     return _DIRECTORIES.user_state_path / "private" / "token"
 
 
+def starts_file() -> Path:
+    """Why the last start was refused, and which ones crashed."""
+    return _DIRECTORIES.user_state_path / "starts.json"
+
+
 def config_file() -> Path:
     """Settings that the user wrote down."""
     return _DIRECTORIES.user_config_path / "config.toml"
@@ -36,6 +41,27 @@ def logs_folder() -> Path:
 def daemon_log() -> Path:
     """The daemon's log, rotated by size."""
     return logs_folder() / "mlxd.log"
+
+
+def terminal_log() -> Path:
+    """What the service writes to its terminal: next to nothing, unless it dies in the middle."""
+    return logs_folder() / "launchd.log"
+
+
+def own_folders() -> tuple[Path, ...]:
+    """All that is only mlxd's; models that were fetched by name are in the hub's own cache."""
+    folders = (
+        _DIRECTORIES.user_config_path,
+        _DIRECTORIES.user_state_path,
+        _DIRECTORIES.user_cache_path,
+        _DIRECTORIES.user_log_path,
+    )
+    return tuple(dict.fromkeys(folders))
+
+
+def launch_agents_folder() -> Path:
+    """Where macOS looks for an account's agents."""
+    return Path.home() / "Library" / "LaunchAgents"
 
 
 def demo_log() -> Path:

@@ -215,6 +215,10 @@ class Resident:
         """Try again by itself if the first load fails for reasons that may pass."""
         self._is_to_be_loaded_again = True
 
+    def hold(self, why: str) -> None:
+        """Say why it is not loaded, until somebody who knows of it loads it."""
+        self.status = replace(self.status, state="failed", error=why)
+
     def cache_status(self) -> CacheStatus:
         if self.inference is not None:
             return self.inference.cache_status()

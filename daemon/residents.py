@@ -30,12 +30,14 @@ FAIR_SECONDS = 10.0
 class ResidencyLimits:
     """`keep_alive_seconds`: how long weights stay after the last use; None: for ever.
 
-    `memory_bytes` for weights and trees together; None: no limit.
+    `memory_bytes` for weights and trees together; None: no limit. `held` says why no model is to
+    be loaded at the start, nor for a request; "" if there is no reason.
     """
 
     max_loaded: int = 1
     keep_alive_seconds: float | None = None
     memory_bytes: int | None = None
+    held: str = ""
 
 
 class Residents:
@@ -50,7 +52,10 @@ class Residents:
         self._wants: list[Want] = []
         self._leaving: Resident | None = None
         self.first = Resident(first, workshop)
-        self.first.want_loaded()
+        if limits.held:
+            self.first.hold(limits.held)
+        else:
+            self.first.want_loaded()
         self._residents = {first.key: self.first}
 
     def __iter__(self) -> Iterator[Resident]:
@@ -96,7 +101,8 @@ class Residents:
         return self._residents[key] if key else self.first
 
     def load_first(self) -> None:
-        self._load(self.first)
+        if not self._limits.held:
+            self._load(self.first)
 
     def want(self, want: Want) -> None:
         self._residents.setdefault(want.source.key, Resident(want.source, self._shop))

@@ -31,8 +31,10 @@ from daemon.errors import CommandFailed, ConfigurationError
 from daemon.own_token import own_token
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.policies import OffsetsFunction
+from daemon.residents import ResidencyLimits
 from daemon.server import Server, bind_loopback
 from daemon.settings import Settings
+from daemon.starts import Starts, crash_words
 from mlx_backend.errors import BackendError
 from mlx_backend.interface import LoadedModel, PromptEncoder
 from mlx_backend.messages import ModelInfo
@@ -54,19 +56,27 @@ def serve(
     keep_alive: KeepAlive = KeepAlive(),  # noqa: B008  (frozen)
     grace_seconds: float = GRACE_SECONDS,
     token_file: Path | None = None,
+    starts: Starts | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. `load` stands in for loading with mlx.
 
-    `token_file` keeps the daemon's own token; without one no client has it.
+    `token_file` keeps the daemon's own token; without one no client has it. `starts` remembers how
+    the last starts went: after too many crashes the model is left out.
 
     Raises ConfigurationError for a port, a model or a policy that cannot work.
     """
+    crashes = starts.begin() if starts is not None else 0
     policy = named_policy(settings.prefix_checkpoint_policy)
     chosen_load = load or model_loader(settings)
     sockets = bind_loopback(settings.port)
     authority = _authority(token_file) if token_file is not None else None
-    run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority, policy)
+    if starts is not None:
+        starts.forget_refusal()
+    held = crash_words(crashes)
+    run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority, policy, held)
     asyncio.run(run.until_stopped(sockets))
+    if starts is not None:
+        starts.ended()
     if run.left_a_thread:
         _leave_at_once()
     if run.refusal is not None:
@@ -93,6 +103,7 @@ class _Run:
         grace_seconds: float,
         authority: Authority | None,
         policy: OffsetsFunction | None,
+        held: str = "",
     ) -> None:
         self._settings = settings
         self._load = load
@@ -100,6 +111,7 @@ class _Run:
         self._grace_seconds = grace_seconds
         self._authority = authority
         self._policy = policy
+        self._held = held
         self._is_loading = False
         self._has_loaded = False
         self.refusal: BackendError | None = None
@@ -120,6 +132,7 @@ class _Run:
             checkpoint_offsets=self._policy,
             max_sessions=settings.max_sessions,
             session_idle_seconds=settings.session_idle_seconds,
+            residency=ResidencyLimits(held=self._held),
         )
         door = Door(
             engine,
@@ -127,12 +140,18 @@ class _Run:
             self._keep_alive,
             cuts_telemetry=settings.vendor_telemetry == "cut",
         )
-        identity = Identity.of_new_run(uuid4().hex, settings.port)
-        app = build_app(door, identity, authority=self._authority)
+        identity = Identity.of_new_run(uuid4().hex, settings.port, settings.digest)
+        app = build_app(door, identity, authority=self._authority, stop=self._stop)
         self._server = Server(app, self._close, self._grace_seconds)
+        if self._held:
+            log.error("the model is %s", self._held)
         engine.start()
         log.info("listening on http://127.0.0.1:%d", settings.port)
         await self._server.serve(sockets)
+
+    def _stop(self) -> None:
+        """Asked to, by who has the token."""
+        self._server.stop()
 
     async def _close(self, grace_seconds: float) -> None:
         """A load cannot be interrupted, and takes long; nobody's answer depends on it. Nor can a

@@ -10,6 +10,7 @@ wherever it stands. The only module that reads the environment. Imports no third
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -197,6 +198,11 @@ class Settings:
         without = "every" if self.prefix_checkpoint_interval is None else "initial"
         return self.prefix_checkpoint_prompt_end or without
 
+    @property
+    def digest(self) -> str:
+        """The same for the same settings, and says nothing of them."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -244,6 +250,11 @@ class Resolved:
             for each in named
         )
         return ", ".join(parts) or "defaults"
+
+
+def environment() -> Mapping[str, str]:
+    """This process's, for who hands it on."""
+    return os.environ
 
 
 NO_FILE = ConfigFile(Path("config.toml"))

@@ -288,7 +288,10 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """`instance` is drawn anew at each start: liveness is that id over the socket, no pid file."""
+    """`instance` is drawn anew at each start: liveness is that id over the socket, no pid file.
+
+    `settings` is a digest of those it runs with, to see whether others are in force by now.
+    """
 
     version: str
     instance: str
@@ -296,6 +299,7 @@ class DaemonStatus:
     port: int
     uptime_seconds: float
     engine: EngineStatus
+    settings: str = ""
 
 
 @dataclass(frozen=True, slots=True)

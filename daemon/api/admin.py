@@ -26,16 +26,20 @@ STATUS_JSON = TypeAdapter(DaemonStatus)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which run of the daemon this is. `started` is a monotonic time, `created` a date."""
+    """Which run of the daemon this is, with which settings (a digest of them).
+
+    `started` is a monotonic time, `created` a date.
+    """
 
     instance: str
     port: int
     started: float
     created: int
+    settings: str = ""
 
     @classmethod
-    def of_new_run(cls, instance: str, port: int) -> Identity:
-        return cls(instance, port, monotonic(), int(time()))
+    def of_new_run(cls, instance: str, port: int, settings: str = "") -> Identity:
+        return cls(instance, port, monotonic(), int(time()), settings)
 
 
 class Admin:
@@ -90,6 +94,7 @@ class Admin:
             port=identity.port,
             uptime_seconds=monotonic() - identity.started,
             engine=self._engine.status(),
+            settings=identity.settings,
         )
         return json_response(STATUS_JSON.dump_json(status))
 

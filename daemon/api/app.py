@@ -34,6 +34,7 @@ from daemon.api.responses import error_response
 from daemon.api.responses_api import response_routes
 from daemon.api.security import LocalOnly
 from daemon.api.sessions_api import session_routes
+from daemon.api.stop_api import stop_routes
 from daemon.api.token_count import CountingDialect, TokenCount
 from daemon.api.upgrades import NoWebSocket
 from daemon.api.wording import error_body
@@ -54,8 +55,10 @@ def build_app(
     identity: Identity,
     new_id: Callable[[], str] = new_request_id,
     authority: Authority | None = None,
+    stop: Callable[[], None] = lambda: None,
 ) -> ASGIApp:
-    """Without `authority` the routes that ask for the daemon's own token are closed."""
+    """Without `authority` the routes that ask for the daemon's own token are closed. `stop` ends
+    the daemon, once what was asked is answered."""
     admin = Admin(door.engine, identity)
     kept = ResponseStore()
     dialects = (*DIALECTS, OpenAIResponses(kept))
@@ -71,6 +74,7 @@ def build_app(
         *metrics_routes(door.engine),
         *request_routes(door.engine),
         *response_routes(kept),
+        *stop_routes(stop),
         Route("/", admin.root),
         Route("/api/hello", admin.root),
     ]

@@ -2,7 +2,8 @@
 
 Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo" or "endless"),
 `faults` (fields of `fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive`
-(seconds without a byte, seconds without an event), `grace_seconds`, `load_error`, `has_token`.
+(seconds without a byte, seconds without an event), `grace_seconds`, `load_error`, `has_token`,
+`is_service` (its starts are counted).
 """
 
 import atexit
@@ -15,6 +16,7 @@ from daemon.api.sse import KeepAlive
 from daemon.errors import ConfigurationError
 from daemon.serve import GRACE_SECONDS, serve
 from daemon.settings import Settings
+from daemon.starts import Starts
 from mlx_backend.errors import ModelDamaged
 from mlx_backend.messages import CacheKind
 from tests.fakes import Faults, Script, ScriptedModel, echo_reply, fixed_reply
@@ -57,6 +59,7 @@ def main() -> int:
             keep_alive=KeepAlive(*options.get("keep_alive", ())),
             grace_seconds=options.get("grace_seconds", GRACE_SECONDS),
             token_file=paths.token_file() if options.get("has_token") else None,
+            starts=Starts(paths.starts_file(), counted=True) if options.get("is_service") else None,
         )
     except ConfigurationError as error:
         print(f"refused: {error}", file=sys.stderr)

@@ -41,7 +41,8 @@ class Job:
 @dataclass
 class FakeLaunchctl:
     """Called like `launchd.tools.run_tool`. `bootouts` answer first, one each, with a code; a job
-    whose bootout says 36 is gone after `teardown` more looks. `started` hears of each new pid."""
+    whose bootout says 36 is gone after `teardown` more looks. `started` hears of each new pid, and
+    of 0 for a program that exits at once."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -133,6 +134,7 @@ class FakeLaunchctl:
         job.runs += 1
         if self.exits_at_once is not None:
             job.pid, job.last_exit = None, self.exits_at_once
+            self.started(0)
             return
         job.pid, self.next_pid = self.next_pid, self.next_pid + 1
         self.started(job.pid)
