@@ -7,6 +7,7 @@ reused is what the reply's own usage says.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -289,7 +290,12 @@ def test_rows_that_come_and_go_say_what_each_says_alone(pair: Pair) -> None:
 
 @on("tiny-full")
 def test_what_one_request_wants_of_sampling_is_not_anothers(pair: Pair) -> None:
-    """A plain prompt is still being read when one with a penalty joins, and one is refused."""
+    """A plain prompt is still being read when one with a penalty joins, and one with a schema."""
+    from mlx_backend.tiny_tokenizer import token_id
+
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    format_ = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
 
     async def scenario() -> None:
         plain, penalised = ids(600, 60), ids(30, 61)
@@ -297,15 +303,15 @@ def test_what_one_request_wants_of_sampling_is_not_anothers(pair: Pair) -> None:
         alone = await pair.cold.complete(plain, max_tokens=40)
         other = await pair.cold.complete(penalised, **wishes)
         assert other.said != (await pair.cold.complete(penalised, max_tokens=40)).said
-        refused, *warm = await asyncio.gather(
-            pair.warm.post(
-                "/v1/chat/completions",
-                {"messages": opened(14), "response_format": {"type": "json_object"}},
-            ),
+        fields = {"response_format": format_, "max_tokens": 100}
+        fields["logit_bias"] = {str(token_id("<think>")): -100}  # a random model thinks for ever
+        constrained, *warm = await asyncio.gather(
+            pair.warm.chat(opened(14), **fields),
             pair.warm.complete(plain, max_tokens=40),
             pair.warm.complete(penalised, **wishes),
         )
-        assert (refused.status_code, [r.said for r in warm]) == (400, [alone.said, other.said])
+        assert [reply.said for reply in warm] == [alone.said, other.said]
+        assert isinstance(json.loads(constrained.text)["a"], bool)
 
     pair.run(scenario())
 
