@@ -27,8 +27,9 @@ class ArgumentWriter:
     """Tells `calls`, in which `tool`'s call has started, its arguments one after the other."""
 
     def __init__(self, calls: Calls, tool: CallableTool) -> None:
-        self.keys: set[str] = set()
+        self.begun: set[str] = set()
         self._calls = calls
+        self._has_members = False
         self._types = ArgumentTypes(tool.schema)
         self._key = ""
         self._of = STRING
@@ -40,12 +41,13 @@ class ArgumentWriter:
     @property
     def is_between_arguments(self) -> bool:
         """There is one at least, and the last is whole."""
-        return bool(self.keys) and not self._is_open
+        return self._has_members and not self._is_open
 
     def begin(self, key: str, types: Types | None = None) -> None:
         """An argument's text begins. `types`: what the model said itself of its type, which the
         schema overrules."""
         self._key = key
+        self.begun.add(key)
         self._is_open = True
         self._of = self._types.of(key, types)
         self._held = []
@@ -80,7 +82,7 @@ class ArgumentWriter:
 
     def finish(self) -> None:
         """All arguments were told."""
-        self._calls.add("}" if self.keys else "{}")
+        self._calls.add("}" if self._has_members else "{}")
         self._calls.finish()
 
     def _decide(self, text: str) -> None:
@@ -94,8 +96,8 @@ class ArgumentWriter:
             self._is_held = True
 
     def _before(self, key: str) -> str:
-        opening = ", " if self.keys else "{"
-        self.keys.add(key)
+        opening = ", " if self._has_members else "{"
+        self._has_members = True
         return f"{opening}{as_json(key)}: "
 
 

@@ -213,7 +213,7 @@ class TaggedFormat(CallFormat):
         except OutputEnded:
             return True
         return found is not None and not (
-            found.names and self.key_of(found.names)[0] in writer.keys
+            found.names and self.key_of(found.names)[0] in writer.begun
         )
 
     def _find_value_ends(self, tags: Tags) -> dict[str, _ValueEnd]:

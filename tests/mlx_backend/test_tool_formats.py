@@ -282,12 +282,11 @@ def test_only_the_framing_newlines_are_taken_from_a_value() -> None:
 
 
 def test_an_argument_is_not_written_twice() -> None:
-    text = WRITERS["qwen-coder"]([("write", {"content": "a"})])
-    again = "</parameter>\n<parameter=content>\nb"
-    assert_told(
-        "qwen-coder", text.replace("\na\n", f"\na\n{again}\n"),
-        ("write", {"content": f"a\n{again}"}),
-    )  # fmt: skip
+    for key, value in (("content", "a"), ("retries", "many")):
+        again = f"</parameter>\n<parameter={key}>\nb"
+        text = WRITERS["qwen-coder"]([("write", {key: value})])
+        twice = text.replace(f"\n{value}\n", f"\n{value}\n{again}\n")
+        assert_told("qwen-coder", twice, ("write", {key: f"{value}\n{again}"}))
 
 
 def test_glm_may_write_a_call_on_one_line() -> None:
