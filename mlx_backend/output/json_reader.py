@@ -23,7 +23,10 @@ Add = Callable[[str], None]
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _BARE = re.compile(r"""[^\s,:;(){}\[\]<>"'`\udc00]*""")
 _PLAIN = {quote: re.compile(rf"[^{quote}\"\\\x00-\x1f]+") for quote in "\"'"}
-_LONGEST_NUMBER = 400
+_LONGEST_NUMBER = 400  # characters: whoever parses more of them may refuse it
+DEEPEST = 100
+"""Arrays and objects in each other; parsers have limits of their own."""
+
 _HEX = {"x": 2, "u": 4, "U": 8}
 _JSON_ESCAPES = frozenset('"\\/bfnrt')
 _PYTHON_ESCAPES = {"a": "\a", "v": "\v", "0": "\0"}
@@ -77,6 +80,8 @@ class JsonReader:
         if character in "\"'":
             yield from read_string(self._tape, self._add, is_python=self._is_python)
         elif character in "{[" or (character == "(" and self._is_python):
+            if len(self._open) == DEEPEST:
+                raise NotACall("The arguments of the model's call are nested too deeply.")
             self._tape.take(1)
             self._open.append(_CLOSING[character])
             self._add("{" if character == "{" else "[")
@@ -160,12 +165,14 @@ def _json_bracket(bracket: str) -> str:
 
 def _scalar(word: str) -> str:
     """A bare word as JSON: a number, a constant, and otherwise a string."""
+    if len(word) > _LONGEST_NUMBER:
+        return _quoted(word)
     if _NUMBER.fullmatch(word):
         return word
     if word in _CONSTANTS:
         return _CONSTANTS[word]
     try:
-        return str(int(word)) if len(word) < _LONGEST_NUMBER else _quoted(word)
+        return str(int(word))
     except ValueError:
         pass
     try:

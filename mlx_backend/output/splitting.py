@@ -15,9 +15,7 @@ from mlx_backend.messages import AnswerForm
 from mlx_backend.output.answer_pieces import AnswerPieces
 from mlx_backend.output.call_format import CallFormat, NotACall, Spelling
 from mlx_backend.output.quoting import Quoting
-from mlx_backend.output.tape import MARK, OutputCut, OutputEnded, Reading, Search, Tape
-
-_SPACE = " \n\r\t"
+from mlx_backend.output.tape import MARK, SPACE, OutputCut, OutputEnded, Reading, Search, Tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class _AnswerReader:
     def _say(self, text: str) -> None:
         if text:
             self._quoting.push(text)
-            self._is_first = self._is_first and not text.strip(_SPACE)
+            self._is_first = self._is_first and not text.strip(SPACE)
             self._answer.text(text)
 
     def _read_text(self) -> Reading[None]:

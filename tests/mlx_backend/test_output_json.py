@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_backend.messages import AnswerForm, CallArguments
 from mlx_backend.output.answer_output import AnswerOutput
+from mlx_backend.output.json_reader import DEEPEST
 from tests.mlx_backend.answers import TOOLS, Told, made, read, sampled, told
 
 HERMES = made("hermes", has_marks=False)
@@ -196,8 +197,10 @@ def test_arguments_are_told_as_they_come() -> None:
     assert set(steps) == {4}
 
 
-def test_deep_nesting_is_no_recursion() -> None:
-    deep = '{"a": ' * 3_000 + "1" + "}" * 3_000
-    pieces = read(HERMES, call(deep), FORM, sizes=())
-    assert len([p for p in pieces if isinstance(p, CallArguments)]) == 1
-    assert told(read(HERMES, call("[" * 5_000), FORM, sizes=())).calls == []
+def test_what_no_parser_would_take_is_no_whole_call() -> None:
+    assert len(read_all(call('{"a": ' * DEEPEST + "1" + "}" * DEEPEST)).calls) == 1
+    for deep in ('{"a": ' * 3_000 + "1" + "}" * 3_000, '{"a": ' + "[" * 5_000):
+        found = told(read(HERMES, call(deep), FORM, sizes=()))
+        assert (found.calls, found.begun, len(found.warnings)) == ([], ["write_file"], 1)
+    digits = "1" * 5_000
+    assert read_all(call(f'{{"a": {digits}}}')).calls == [("write_file", {"a": digits})]
