@@ -14,12 +14,14 @@ from mlx_backend.output.harmony import Harmony
 from mlx_backend.output.headed_formats import HEADED_FORMATS
 from mlx_backend.output.json_formats import CommandJson, GraniteJson, HermesJson
 from mlx_backend.output.llama import Llama, PythonCalls
+from mlx_backend.output.minimax_m3 import MiniMaxM3Format
 from mlx_backend.output.mistral import Mistral
 from mlx_backend.output.plain import TextDecoder
 from mlx_backend.output.splitting import Splitter, ThinkTags, find_think_tags
 from mlx_backend.output.tagged_formats import TAGGED_FORMATS
 
 CALL_FORMATS: tuple[type[CallFormat], ...] = (
+    MiniMaxM3Format,
     *TAGGED_FORMATS,
     *HEADED_FORMATS,
     *GEMMA_FORMATS,

@@ -54,6 +54,20 @@ def _minicpm(call: Call) -> str:
     return f'<function name="{call[0]}">{_arguments(argument, call)}</function>'
 
 
+def _minimax_m3(call: Call) -> str:
+    mark = "]<]minimax[>["
+
+    def element(key: str, value: Any) -> str:
+        inner = _text(value)
+        if isinstance(value, list):
+            inner = "".join(element("item", item) for item in value)
+        elif isinstance(value, dict):
+            inner = "".join(map(element, value.keys(), value.values()))
+        return "" if value is None else f"{mark}<{key}>{inner}{mark}</{key}>"
+
+    return f'{mark}<invoke name="{call[0]}">{_arguments(element, call)}{mark}</invoke>\n'
+
+
 def _kimi_k3(call: Call) -> str:
     kinds = {str: "string", bool: "boolean", int: "number", float: "number", list: "array"}
 
@@ -150,6 +164,7 @@ WRITERS: dict[str, Callable[[Sequence[Call]], str]] = {
         f"</tool_calls{_H}",
     ),
     "minimax": _each("<minimax:tool_call>\n", _INVOKE, "</minimax:tool_call>"),
+    "minimax-m3": _each("]<]minimax[>[<tool_call>\n", _minimax_m3, "]<]minimax[>[</tool_call>"),
     "muse-spark": _each(
         "",
         _tagged(
