@@ -63,6 +63,8 @@ class Conversations:
     def _arranged(self, read: list[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
         read = self._with_head(read, tools)
         read = _results_beside_calls(read)
+        if not self._traits.takes_several_calls:
+            read = [part for message in read for part in _with_one_call(message)]
         read = [self._carried(message, is_first=i == 0) for i, message in enumerate(read)]
         if not self._traits.takes_repeated_roles:
             read = _merged(read)
@@ -240,6 +242,15 @@ def _results_beside_calls(messages: list[Message]) -> list[Message]:
             placed += waiting
             waiting = []
     return placed + waiting
+
+
+def _with_one_call(message: Message) -> list[Message]:
+    """A message of several calls as one for each; the first has all else."""
+    first, *others = message.get("tool_calls", ()) or [None]
+    if not others:
+        return [message]
+    more = [{"role": "assistant", "content": "", "tool_calls": [call]} for call in others]
+    return [{**message, "tool_calls": [first]}, *more]
 
 
 def _with_answers(messages: Sequence[Message]) -> list[Message]:

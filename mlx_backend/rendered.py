@@ -104,10 +104,11 @@ class RenderedEncoder:
         if first >= max(1, len(known)):
             reading = watched(traced.messages, 0, write)
         ids = self._beginning.once(encoded.ids)
-        bounds = sorted({*encoded.joints, *encoded.bounds})
-        places = TokenPlaces(
-            reading.text, encoded.ids, bounds, self._bytes_of, len(ids) - len(encoded.ids)
-        )
+        shift = len(ids) - len(encoded.ids)
+        earlier = [(o.characters, o.starts[-1].offset - shift) for o in known[-1:] if o.starts]
+        joints = [joint for joint in before.encoded.joints if joint[0] <= encoded.bounds[0][0]]
+        bounds = sorted({*earlier, *joints, *encoded.joints, *encoded.bounds})
+        places = TokenPlaces(reading.text, encoded.ids, bounds, self._bytes_of, shift)
         openings = traced.openings(reading, places, known)
         self._last.put(conversation, Turn(encoded, openings, plan))
         starts = tuple(chain.from_iterable(opening.starts for opening in openings))

@@ -12,6 +12,7 @@ not written as it was sampled, as many whole tokens are put in as the template r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -89,7 +90,8 @@ class Splicer:
     """Finds the places of answers in what one template renders. Immutable.
 
     `marks` are the control tokens that the template writes in a turn of the assistant's, `closings`
-    those that stand behind one; `bytes_of` gives what a token says.
+    those that stand behind one; `bytes_of` gives what a token says. Where each call gets a turn of
+    its own (`takes_several_calls`), an answer of several has no place as a whole.
     """
 
     def __init__(
@@ -98,12 +100,15 @@ class Splicer:
         marks: Iterable[int],
         closings: Iterable[int],
         bytes_of: Callable[[int], bytes],
+        *,
+        takes_several_calls: bool = True,
     ) -> None:
         self._control = control
         self._closings = frozenset(closings)
         self._marks = self._closings.union(marks)
         self._texts = {token.id: token.text.encode() for token in control.tokens}
         self._bytes_of = bytes_of
+        self._most_calls = sys.maxsize if takes_several_calls else 1
 
     def plan(
         self, text: str, answers: Sequence[Told], before: Plan | None = None, shared: int = 0
@@ -139,13 +144,12 @@ class Splicer:
         marks = [token for token in answer.ids.tolist() if token in self._marks]
         inner: list[Cut] = []
         for cut in self._control.cuts(text, begin):
-            if cut.id not in self._marks:
-                continue
             place = len(inner)
             if place < len(marks) and cut.id == marks[place]:
                 inner.append(cut)
                 continue
-            is_over = is_whole and place == len(marks)
+            is_one = len(answer.turn.calls) <= self._most_calls
+            is_over = is_whole and is_one and place == len(marks)
             if is_over and self._is_closed(text[begin : cut.start], cut, answer):
                 return _Decision(Splice(begin, cut.start, answer, answer.ids), cut.end)
             return _Decision(self._repeated(text, cut.start, answer, inner), cut.end)
@@ -198,4 +202,6 @@ def splicer_for(
 ) -> Splicer:
     """The splicer of what `template` renders."""
     marks, closings = turn_marks(template, control, shows_calls=traits.shows_tool_calls)
-    return Splicer(control, marks, closings, bytes_of)
+    return Splicer(
+        control, marks, closings, bytes_of, takes_several_calls=traits.takes_several_calls
+    )

@@ -64,8 +64,9 @@ def turn_marks(
     """
     within: set[int] = set()
     behind: set[int] = set()
-    for messages in ([_USER, _say(_ANSWER)], [_USER, _say(_ANSWER), _NEXT]):
-        behind.update(_behind(_ANSWER, template, control, messages)[:1])
+    for role in ("user", "system"):
+        following = [_USER, _say(_ANSWER), {**_NEXT, "role": role}]
+        behind.update(_behind(_ANSWER, template, control, following)[:1])
     forms = (_ARGUMENTS, json.dumps(_ARGUMENTS)) if shows_calls else ()
     loops = [_call_and_result(arguments) for arguments in forms]
     for loop in loops:

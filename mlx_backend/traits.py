@@ -37,6 +37,7 @@ class TemplateTraits:
     takes_tool_role: bool = True
     takes_user_after_tool: bool = True
     shows_tool_calls: bool = True
+    takes_several_calls: bool = True
     shows_tools: bool = True
     takes_argument_mapping: bool = True
     takes_argument_text: bool = True
@@ -70,6 +71,7 @@ def find_traits(template: Template) -> TemplateTraits:
         takes_user_after_tool=not shows_calls
         or trial.shows([*loop[:3], _say("user", "poi")], "risultato", "poi"),
         shows_tool_calls=shows_calls,
+        takes_several_calls=not shows_calls or trial.render(_twice(loop)) is not None,
         shows_tools=trial.shows([user], "attrezzo", tools=[_TOOL]),
         takes_argument_mapping="mapping" in forms or not shows_calls,
         takes_argument_text="text" in forms or not shows_calls,
@@ -163,6 +165,12 @@ def _result(call_id: str = _LONG_ID) -> Message:
         "tool_call_id": call_id,
         "name": "funzione",
     }
+
+
+def _twice(loop: Sequence[Message]) -> list[Message]:
+    """The conversation with two calls in one message."""
+    user, asking, answer, *rest = loop
+    return [user, {**asking, "tool_calls": asking["tool_calls"] * 2}, answer, answer, *rest]
 
 
 def _call_and_result(call_id: str, arguments: object) -> list[Message]:
