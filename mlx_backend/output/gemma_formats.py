@@ -18,7 +18,8 @@ from mlx_backend.output.call_format import CallFormat, Calls, NotACall, Spelling
 from mlx_backend.output.chains import SPACE, Chain, Until, Word, read_one_of, take_end
 from mlx_backend.output.gemma_grammar import GemmaWriting
 from mlx_backend.output.json_reader import read_text
-from mlx_backend.output.python_calls import read_python_calls
+from mlx_backend.output.lark import literal
+from mlx_backend.output.python_calls import python_call_rules, read_python_calls
 from mlx_backend.output.tape import MARK, OutputEnded, Reading, Search, Tape
 
 _MOST_NESTED = 60
@@ -194,6 +195,12 @@ class ToolCodeFormat(CallFormat):
         yield from read_python_calls(tape, calls, is_bare=True)
         while not (yield from take_end(tape, (SPACE, "```"))):
             yield from read_python_calls(tape, calls)
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        more = r' ("\n" call)*' if may_repeat else ""
+        fence, fence_end = literal(self.openings[0]), literal("\n```")
+        start = f"start: {fence} call{more} {fence_end}"
+        return "\n".join([start, *python_call_rules(tools)])
 
 
 class _Text:
