@@ -47,7 +47,8 @@ class Agent:
 
     `heading` is its name in the README, `path` where its conversations are posted. `arguments`
     come between the README's command and the task, `resumed` when it goes on with its last
-    session. `last_session` names that, from the home and the project, where SESSION stands.
+    session. `last_session` names that, from the home and the project, where SESSION stands. One
+    that goes on in a terminal only is typed to as soon as `typed_when` is on its screen.
     `write` is its tool call that writes a file, `read` finds one, `delegate` are the steps in
     which it has a sub-agent do a task. `edit` changes what the README has in files and in the
     environment, for an API that it mentions beside the one it shows.
@@ -67,6 +68,7 @@ class Agent:
     session: Session = Session.NAMELESS
     loses_prefix_on_resume: bool = False
     last_session: Callable[[Path, Path], str] | None = None
+    typed_when: str | None = None
     read: Callable[[Path], str] = Path.read_text
     compose: Callable[[list[str], tuple[str, ...], str], list[str]] = _in_order
 
@@ -230,7 +232,8 @@ CLINE = Agent(
     command=lambda: npm(Package("cline", "3.0.65", "cline")),
     path="/v1/chat/completions",
     arguments=("--json",),
-    resumed=("--json", "--id", SESSION),
+    resumed=("--id", SESSION),
+    typed_when="Ask anything...",
     write=lambda file, text: Call("editor", {"path": str(file), "new_text": text}),
     delegate=lambda task: asking("spawn_agent", {"systemPrompt": HELPER, "task": task}),
     last_session=lambda home, project: _newest(home / ".cline" / "data" / "sessions").name,

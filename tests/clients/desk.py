@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.clients.agents import SESSION, Agent
 from tests.clients.readme import lines_for
+from tests.clients.terminal import start_typed, wait_until_quiet
 
 RUN_SECONDS = 120
 LEAVE_SECONDS = 15
@@ -36,12 +37,14 @@ class Desk:
 
     def run(self, task: str, *, is_resumed: bool = False) -> str:
         """The agent's output once it ended by itself, without an error."""
-        return self._finish(self._start(self._words(task, is_resumed)))
+        if is_resumed and self.agent.typed_when:
+            return self._finish_typed(self._begin(task, is_resumed))
+        return self._finish(self._begin(task, is_resumed))
 
     @contextmanager
     def running(self, task: str, *, is_resumed: bool = False) -> Iterator[None]:
         """The agent at work on `task`, and interrupted at the end, as by Ctrl-C."""
-        process = self._start(self._words(task, is_resumed))
+        process = self._begin(task, is_resumed)
         try:
             yield
             self._interrupt(process)
@@ -63,6 +66,14 @@ class Desk:
 
     def said(self) -> str:
         return self._output.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def _begin(self, task: str, is_resumed: bool) -> subprocess.Popen[bytes]:
+        ready = self.agent.typed_when
+        if not is_resumed or not ready:
+            return self._start(self._words(task, is_resumed))
+        words = [self._executable, *self._words("", is_resumed)[:-1]]
+        environment = self._environment()
+        return start_typed(words, self.project, environment, self._output, ready, task)
 
     def _words(self, task: str, is_resumed: bool) -> list[str]:
         agent = self.agent
@@ -92,6 +103,17 @@ class Desk:
             process.wait()
             raise AssertionError(f"it does not end: {self.said()}") from None
         assert code == 0, f"it ended with {code}: {self.said()}"
+        return self.said()
+
+    def _finish_typed(self, process: subprocess.Popen[bytes]) -> str:
+        """It goes on waiting, and is told to leave."""
+        try:
+            wait_until_quiet(self._output, RUN_SECONDS)
+            self._interrupt(process)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         return self.said()
 
     def _environment(self) -> dict[str, str]:

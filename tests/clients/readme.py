@@ -28,9 +28,18 @@ class Lines:
     before: list[list[str]]
 
 
-def lines_for(agent: str, port: int) -> Lines:
+def python_for(heading: str, port: int) -> list[str]:
+    """The Python blocks under a heading."""
+    return [block[2] for block in _BLOCK.finditer(_part(heading, port)) if block[1] == "python"]
+
+
+def _part(heading: str, port: int) -> str:
     text = README.read_text(encoding="utf-8").replace(WRITTEN_PORT, str(port))
-    part = re.split(r"^(?:\*\*|#+ )", text.split(f"\n**{agent}**", 1)[1], flags=re.MULTILINE)[0]
+    return re.split(r"^(?:\*\*|#+ )", text.split(f"\n**{heading}**", 1)[1], flags=re.MULTILINE)[0]
+
+
+def lines_for(agent: str, port: int) -> Lines:
+    part = _part(agent, port)
     files: dict[str, str] = {}
     commands: list[list[str]] = []
     for block in _BLOCK.finditer(part):

@@ -8,11 +8,13 @@ and one more turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.clients.observed import ObservedDaemon, conversation, observed, overread, refused
-from tests.clients.script import Call, Step
+from tests.clients.readme import python_for
+from tests.clients.script import TITLE, Call, Step
 from tests.clients.sdk_loops import LOOPS, Loop
 from tests.clients.tiny_folder import write_folder
 
@@ -63,3 +65,14 @@ def test_a_client_library_works_in_a_loop_and_reads_nothing_twice(
         *["done"] * 2,
     ]
     assert not overread(requests)
+
+
+def test_the_libraries_lines_in_the_readme_work_as_written(
+    daemon: ObservedDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = python_for("The client libraries of OpenAI and Anthropic", daemon.port)
+    for block in blocks:
+        scope: dict[str, Any] = {}
+        exec(block, scope)
+        scope["client"].close()
+    assert capsys.readouterr().out.splitlines() == [TITLE] * 2
