@@ -45,15 +45,22 @@ def _read_written_object(tape: Tape, add: Add) -> Reading[None]:
     inner = Tape()
     reading = _read_inner(inner, add)
     is_whole = is_begun = next(reading, inner) is inner
+    failure: NotACall | None = None
 
     def push(portion: str) -> None:
-        nonlocal is_whole, is_begun
-        if portion != '"' and not is_whole:
-            is_begun = True
-            inner.push(json.loads(f'"{portion}"'))
+        nonlocal is_whole, is_begun, failure
+        if portion == '"' or is_whole or failure is not None:
+            return
+        is_begun = True
+        inner.push(json.loads(f'"{portion}"'))
+        try:
             is_whole = next(reading, inner) is inner
+        except NotACall as error:
+            failure = error  # told at the string's end, wherever its portions were cut
 
     yield from read_string(tape, push)
+    if failure is not None:
+        raise failure
     if is_begun and not is_whole:
         raise NotACall(f"{_NO_JSON}: its arguments are not whole.")
 

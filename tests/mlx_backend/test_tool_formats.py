@@ -259,6 +259,14 @@ def test_what_is_no_call_behind_an_opening_mark_is_text() -> None:
     assert_malformed("gemma-4", "<|tool_call>call:write{path}<tool_call|>")
 
 
+def test_arguments_in_a_string_that_are_no_object_fail_where_the_string_ends() -> None:
+    call = WRITERS["kimi"]([("write", {})]).replace("{}", '"no object at all"')
+    first, *others = ways("kimi", call)
+    assert first.warnings
+    assert not first.calls
+    assert all(answer == first for answer in others)
+
+
 def test_qwen_coder_may_leave_out_the_opening_tag() -> None:
     call = "<function=write>\n<parameter=path>\nx\n</parameter>\n</function>\n</tool_call>"
     assert_told("qwen-coder", f"Well.\n{call}", ("write", {"path": "x"}), says="Well.")
