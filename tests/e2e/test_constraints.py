@@ -1,4 +1,4 @@
-"""JSON and calls that are enforced on a model that would say anything, over HTTP."""
+"""JSON and calls that are enforced on a model that would say anything, and come back; over HTTP."""
 
 from __future__ import annotations
 
@@ -79,5 +79,44 @@ def test_a_call_that_is_asked_for_comes_whole(pair: Pair, name: str) -> None:
         [made] = answered["message"]["tool_calls"]
         assert made["function"]["name"] == "judge"
         assert judged(json.loads(made["function"]["arguments"]))
+
+    pair.run(scenario())
+
+
+def test_a_call_that_comes_back_in_other_words_is_not_read_again(pair: Pair) -> None:
+    """The client parses the arguments and writes them anew; a changed value is another call."""
+
+    async def scenario() -> None:
+        named = {"type": "function", "function": {"name": "judge"}}
+        fields = {
+            "tools": [FUNCTION],
+            "tool_choice": named,
+            "logit_bias": without_thinking(),
+            "session_id": "s",
+            "max_tokens": 200,
+        }
+        first = (await pair.warm.post(PATH, {"messages": MESSAGES, **fields})).json()
+        [choice_] = first["choices"]
+        [made] = choice_["message"]["tool_calls"]
+        judgement = json.loads(made["function"]["arguments"])
+        past = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"]
+
+        async def echoed(**changes: Any) -> dict[str, Any]:
+            arguments = json.dumps(dict(reversed((judgement | changes).items())), indent=1)
+            called = {**made, "function": {"name": "judge", "arguments": arguments}}
+            answered = {"role": "assistant", "content": None, "tool_calls": [called]}
+            result = {"role": "tool", "tool_call_id": made["id"], "content": "so be it"}
+            sent = {**fields, "tool_choice": "none", "max_tokens": 3}
+            body = {"messages": [*MESSAGES, answered, result], **sent}
+            answer = await pair.warm.post(PATH, body)
+            assert answer.status_code == 200, answer.text
+            usage: dict[str, Any] = answer.json()["usage"]
+            return usage
+
+        other = await echoed(is_safe=not judgement["is_safe"])
+        same = await echoed()
+        assert other["prompt_tokens_details"]["cached_tokens"] < past
+        assert same["prompt_tokens_details"]["cached_tokens"] >= past
+        assert same["prompt_tokens"] - past < 64  # the result and the marks around it
 
     pair.run(scenario())
