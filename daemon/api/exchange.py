@@ -62,7 +62,7 @@ class Exchange:
         async for event in self.answer.events():
             self._collector.take(event)
             if isinstance(event, Warned):
-                log.info("the answer %s: %s", self.envelope.id, event.message)
+                log.debug("the answer %s: %s", self.envelope.id, event.message)  # it quotes it
             if isinstance(event, Ended):
                 self._remember()
                 if self._on_end is not None:
