@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from mlx_backend.encoded import common_length
 from mlx_backend.errors import PromptRejected
 from mlx_backend.memo import Memo
 from mlx_backend.messages import Marks, TokenIds
-from mlx_backend.pieces import common_length
 from mlx_backend.recall import Told
 from mlx_backend.templates import Template
 from mlx_backend.traits import Message, TemplateTraits, probe_tool

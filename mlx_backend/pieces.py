@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from mlx_backend.control import BREAK, ControlTokens, as_written
+from mlx_backend.encoded import NOTHING, Encoded
 from mlx_backend.interface import ShouldStop, never
 from mlx_backend.length import LengthCheck, stop_if
 from mlx_backend.memo import Memo
@@ -31,7 +31,6 @@ _MEMO_BYTES = 32 << 20
 _PROBES = ("Hello", " Hello", "\nHello there\n", "x", "a  b", "é", " ")
 _MOST_JOINTS = 32
 _CHARACTERS_AT_ONCE = 1 << 16  # the tokenizer is asked for about so many, and cannot be stopped
-NOTHING = token_ids([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +39,6 @@ class Guard:
 
     text: str = ""
     ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A rendered prompt and its ids. `joints` are its last places, as (characters, ids), behind a
-    control token: what comes before them does not depend on what follows. `bounds` are the places
-    where its pieces begin, from the one on that is the first not taken from an earlier prompt.
-    `splices` are the answers in it that were not encoded but remembered."""
-
-    text: str
-    ids: TokenIds
-    joints: tuple[tuple[int, int], ...] = ()
-    bounds: tuple[tuple[int, int], ...] = ((0, 0),)
-    splices: tuple[Splice, ...] = ()
-
-    def shared_with(self, rendered: str) -> int:
-        """How many characters, up to a joint, another prompt begins with too."""
-        places = (characters for characters, _ in reversed(self.joints))
-        return next((c for c in places if rendered.startswith(self.text[:c])), 0)
 
 
 class PieceEncoder:
@@ -121,7 +101,7 @@ class PieceEncoder:
         if not self.by_pieces:
             ids = self.encode(rendered, splices, should_stop)
             return Encoded(rendered, ids, splices=splices)
-        characters, count = _shared(before, rendered, splices)
+        characters, count = before.shared_with(rendered, splices)
         self._check_length(rendered, characters, count, splices, should_stop)
         parts = self._split(rendered, characters, splices)
         guard = self._after_token if characters else Guard()
@@ -289,17 +269,6 @@ class PieceEncoder:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def _shared(before: Encoded, rendered: str, splices: Sequence[Splice]) -> tuple[int, int]:
-    """The last joint up to which both prompts are the same, as (characters, ids)."""
-    known = zip_longest(before.splices, splices)
-    differing = (pair for pair in known if pair[0] != pair[1])
-    limit = min((s.start for s in next(differing, ()) if s is not None), default=len(rendered))
-    for characters, count in reversed(before.joints):
-        if characters <= limit and rendered.startswith(before.text[:characters]):
-            return characters, count
-    return 0, 0
-
-
 def _joined(found: Sequence[TokenIds]) -> TokenIds:
     return np.concatenate(found) if found else NOTHING
 
@@ -333,11 +302,3 @@ def _groups(keys: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
 
 def _entry_bytes(key: tuple[str, str], ids: TokenIds) -> int:
     return sys.getsizeof(key[1]) + ids.nbytes + 200
-
-
-def common_length(left: npt.NDArray[np.int32], right: npt.NDArray[np.int32]) -> int:
-    """How many leading ids two prompts share."""
-    length = min(len(left), len(right))
-    differs = left[:length] != right[:length]
-    first = int(differs.argmax()) if length else 0
-    return first if length and differs[first] else length

@@ -13,10 +13,11 @@ from itertools import chain
 
 import numpy as np
 
+from mlx_backend.encoded import NOTHING, Encoded
 from mlx_backend.interface import ShouldStop, never
 from mlx_backend.memo import Memo
 from mlx_backend.messages import MessageStart, TokenIds, token_ids
-from mlx_backend.pieces import NOTHING, Encoded, PieceEncoder
+from mlx_backend.pieces import PieceEncoder
 from mlx_backend.places import Opening, TokenPlaces, Traced, Write, watched
 from mlx_backend.recall import Told
 from mlx_backend.splices import Plan, Splicer
@@ -97,7 +98,7 @@ class RenderedEncoder:
         before = self._last.get(conversation) or _NOTHING
         first = max(0, len(before.openings) - 2) if self.pieces.by_pieces else 0
         reading = watched(traced.messages, first, write)
-        shared = before.encoded.shared_with(reading.text)
+        shared = before.encoded.text_shared_with(reading.text)
         plan = self._splicer.plan(reading.text, answers, before.plan, shared)
         encoded = self.pieces.continue_from(before.encoded, reading.text, plan.splices, should_stop)
         known = _unchanged(before.openings, encoded.bounds[0][0])
