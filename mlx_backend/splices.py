@@ -26,6 +26,8 @@ from mlx_backend.stop_ids import turn_marks
 from mlx_backend.templates import Template
 from mlx_backend.traits import TemplateTraits
 
+_MOST_TAIL_CHARACTERS = 1024  # of a prompt's end, about which the next prompt may not agree
+
 
 @dataclass(frozen=True, slots=True)
 class Splice:
@@ -41,22 +43,31 @@ class Splice:
 
 
 class TextDigest:
-    """Digests of the first characters of a text, further and further on."""
+    """Digests of the first characters of a text, further and further on; on its way it keeps what
+    a text can begin with that has `keep_at` characters in common with this one."""
 
-    def __init__(self, characters: int = 0, state: Any = None) -> None:
+    def __init__(self, characters: int = 0, state: Any = None, keep_at: int = 0) -> None:
         self._state = blake2b(digest_size=16) if state is None else state
+        self._keep_at = keep_at
         self.characters = characters
+        self.kept: TextDigest | None = None
 
     def of(self, text: str, characters: int) -> bytes:
         """The digest of `text[:characters]`; `text` begins as it did the last time."""
         if characters < self.characters:
             return TextDigest().of(text, characters)
-        self._state.update(text[self.characters : characters].encode())
-        self.characters = characters
+        if self.characters <= self._keep_at <= characters:
+            self._advance(text, self._keep_at)
+            self.kept = TextDigest(self.characters, self._state.copy())
+        self._advance(text, characters)
         return bytes(self._state.digest())
 
-    def copy(self) -> TextDigest:
-        return TextDigest(self.characters, self._state.copy())
+    def resumed(self, keep_at: int) -> TextDigest:
+        return TextDigest(self.characters, self._state.copy(), keep_at)
+
+    def _advance(self, text: str, characters: int) -> None:
+        self._state.update(text[self.characters : characters].encode())
+        self.characters = characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,7 @@ class Plan:
     characters: int
     digest: bytes
     decisions: dict[tuple[Remembered, bool], _Decision]
-    begun: TextDigest
+    begun: TextDigest | None
 
     @property
     def nbytes(self) -> int:
@@ -114,11 +125,10 @@ class Splicer:
         self, text: str, answers: Sequence[Told], before: Plan | None = None, shared: int = 0
     ) -> Plan:
         """The places of `answers` in `text`; `before` knows its first `shared` characters."""
-        digest = TextDigest() if before is None else before.begun.copy()
-        if digest.characters > shared:
-            digest = TextDigest()
-        digest.of(text, shared)
-        begun = digest.copy()
+        begun = None if before is None else before.begun
+        if begun is None or begun.characters > shared:
+            begun = TextDigest()
+        digest = begun.resumed(max(0, len(text) - _MOST_TAIL_CHARACTERS))
         known = {} if before is None else before.decisions
         decisions: dict[tuple[Remembered, bool], _Decision] = {}
         splices: list[Splice] = []
@@ -133,7 +143,8 @@ class Splicer:
                 if decision.splice is not None and decision.splice.start >= end:
                     splices.append(decision.splice)
                     break
-        return Plan(tuple(splices), len(text), digest.of(text, len(text)), decisions, begun)
+        whole = digest.of(text, len(text))
+        return Plan(tuple(splices), len(text), whole, decisions, digest.kept)
 
     def _decide(
         self, text: str, answer: Remembered, digest: TextDigest, *, is_whole: bool
