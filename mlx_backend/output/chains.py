@@ -73,10 +73,10 @@ def follow(text: str, at: int, chain: Chain) -> Followed | Begun | None:
             at = _behind_space(text, at)
         else:
             end = _name_end(text, at, link)
-            if not _may_be_name(text[at : end if end >= 0 else at + _LONGEST_NAME + 1]):
-                return None
             if end < 0:
-                return BEGUN
+                return BEGUN if _may_be_named(text, at, link) else None
+            if end - at > _LONGEST_NAME or "\n" in text[at:end]:
+                return None
             names.append(text[at:end])
             at = end + len(link.mark) if isinstance(link, Until) else end
     return Followed(chain, at, tuple(names))
@@ -123,5 +123,8 @@ def _name_end(text: str, at: int, link: Until | Word) -> int:
     return -1
 
 
-def _may_be_name(text: str) -> bool:
-    return len(text) <= _LONGEST_NAME and "\n" not in text
+def _may_be_named(text: str, at: int, link: Until | Word) -> bool:
+    """Whether a name that has not ended yet may end soon enough."""
+    most = _LONGEST_NAME + (len(link.mark) if isinstance(link, Until) else 1)
+    rest = text[at : at + most]
+    return len(rest) < most and "\n" not in rest

@@ -259,6 +259,15 @@ def test_what_is_no_call_behind_an_opening_mark_is_text() -> None:
     assert_malformed("gemma-4", "<|tool_call>call:write{path}<tool_call|>")
 
 
+@pytest.mark.parametrize("length", [299, 300, 301])
+def test_a_name_is_too_long_or_not_however_it_came(length: int) -> None:
+    call = WRITERS["kimi"]([("n" * length, {})]).replace("functions.", "").replace(":0", "")
+    first, *others = ways("kimi", call)
+    assert first.text == call
+    assert ("none of the request's tools" in first.warnings[0]) == (length <= 300)
+    assert all(answer == first for answer in others)
+
+
 def test_arguments_in_a_string_that_are_no_object_fail_where_the_string_ends() -> None:
     call = WRITERS["kimi"]([("write", {})]).replace("{}", '"no object at all"')
     first, *others = ways("kimi", call)
