@@ -135,6 +135,15 @@ def test_several_calls_and_a_text_before_them_are_one_answer(family: str) -> Non
     assert talk.goes_on(before, talk.ask(echo(turn), *results(turn)))
 
 
+def test_a_text_around_calls_comes_back_joined_from_its_blocks() -> None:
+    talk = chat("chatml")
+    before = talk.ask(say("user", "Read it."))
+    turn = calling(A_CALL, text="I read.That was it.")
+    talk.answer(turn, "I read." + spoken("chatml", calling(A_CALL)) + "That was it.")
+    prompt = talk.ask(echo(turn, content="I read.\nThat was it."), *results(turn))
+    assert talk.goes_on(before, prompt)
+
+
 def test_equal_numbers_are_equal_and_truth_is_no_number() -> None:
     talk = chat("chatml")
     before = talk.ask(say("user", "Do it."))
