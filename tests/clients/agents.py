@@ -241,6 +241,9 @@ CLINE = Agent(
 
 
 def _mlx_code(api: str, path: str) -> Agent:
+    def compose(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
+        return [api if word == "claude" else word for word in (*flags, *options)] + [task]
+
     return Agent(
         name=f"mlx-code-{path.rsplit('/', 1)[-1]}",
         heading="mlx-code",
@@ -253,10 +256,15 @@ def _mlx_code(api: str, path: str) -> Agent:
         last_session=lambda home, project: _newest_commit(project),
         session=Session.PROCESS,
         read=lambda file: _git(file.parent, "show", f"{_newest_commit(file.parent)}:{file.name}"),
+        compose=compose,
     )
 
 
-MLX_CODE = (_mlx_code("claude", "/v1/messages"),)
+MLX_CODE = (
+    _mlx_code("claude", "/v1/messages"),
+    _mlx_code("codex", "/v1/responses"),
+    _mlx_code("noapi", "/v1/chat/completions"),
+)
 
 AGENTS = (*PI, CODEX, *CLAUDE, OPENCODE, QWEN, *COPILOT, CLINE, *MLX_CODE)
 

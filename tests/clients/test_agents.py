@@ -29,7 +29,10 @@ def marked(agent: Agent) -> object:
     return pytest.param(agent, id=agent.name, marks=marks)
 
 
-pytestmark = pytest.mark.parametrize("agent", [marked(agent) for agent in AGENTS])
+every_agent = pytest.mark.parametrize("agent", [marked(agent) for agent in AGENTS])
+every_agent_with_helpers = pytest.mark.parametrize(
+    "agent", [marked(agent) for agent in AGENTS if agent.delegate is not None]
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,7 @@ def scripts(agent: Agent, project: Path) -> Scripts:
     return found
 
 
+@every_agent
 def test_an_agent_does_a_task_and_goes_on_in_a_new_process(scene: Scene) -> None:
     scene.desk.run("[script:begin] Write the first file, please.")
     assert scene.wrote("first.txt") == FIRST_LINES
@@ -91,6 +95,7 @@ def test_an_agent_does_a_task_and_goes_on_in_a_new_process(scene: Scene) -> None
         assert not overread(requests)
 
 
+@every_agent
 def test_an_agent_that_is_interrupted_goes_on(scene: Scene) -> None:
     scene.desk.run("[script:begin] Write the first file, please.")
     with scene.desk.running("[script:ramble] Tell me about it.", is_resumed=True):
@@ -105,9 +110,8 @@ def test_an_agent_that_is_interrupted_goes_on(scene: Scene) -> None:
     assert not overread(requests[3:] if scene.agent.loses_prefix_on_resume else requests)
 
 
+@every_agent_with_helpers
 def test_an_agent_has_a_helper_do_its_task(scene: Scene) -> None:
-    if scene.agent.delegate is None:
-        pytest.skip("it has no sub-agents")
     scene.desk.run("[script:delegate] Have a helper write the first file, please.")
     assert scene.wrote("first.txt") == FIRST_LINES
     exchanges = scene.daemon.exchanges()
