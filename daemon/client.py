@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
+from daemon import __version__
 from daemon.errors import CommandFailed, NotAnswering, NotRunning, Refused
 from daemon.own_token import read_token
 
@@ -143,9 +144,26 @@ class Client:
         try:
             return TypeAdapter(kind).validate_json(body)
         except ValidationError:
-            raise NotAnswering(
-                f"Port {self._port} answers, but not as mlxd of this version."
-            ) from None
+            raise NotAnswering(self._stranger()) from None
+
+    def _stranger(self) -> str:
+        """Who it is that answers in a form of its own."""
+        try:
+            hello = json.loads(self._answer("GET", "/api/hello", STATUS_SECONDS))
+            name, version = hello["name"], str(hello["version"])
+        except (CommandFailed, ValueError, TypeError, KeyError):
+            name, version = "", ""
+        if name == "mlxd" and version != __version__:
+            return other_version(version)
+        return f"Port {self._port} answers, but not as mlxd of this version."
+
+
+def other_version(version: str) -> str:
+    """What to do about a daemon of another version."""
+    return (
+        f"The daemon that runs is mlxd {version}, this command is {__version__}: "
+        "`mlxd restart` starts it anew; in the foreground, end it and start it again."
+    )
 
 
 def chosen(

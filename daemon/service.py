@@ -7,8 +7,10 @@ first, because only it ends cleanly. The same steps may be repeated at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from daemon import __version__
@@ -51,6 +53,20 @@ class Waiting:
     clock: Callable[[], float]
 
 
+def purged(folders: Iterable[Path], daemon: Asked) -> list[Path]:
+    """Delete folders, none of them under a running daemon; those that were there."""
+    try:
+        found = daemon.status()
+    except NotRunning:
+        pass
+    else:
+        raise CommandFailed(f"A daemon still runs (process {found.pid}): end it, then try again.")
+    there = [folder for folder in folders if folder.is_dir()]
+    for folder in there:
+        shutil.rmtree(folder)
+    return there
+
+
 class Service:
     """Methods raise CommandFailed, and ServiceError where launchd refuses."""
 
@@ -70,7 +86,7 @@ class Service:
                 f"{found.pid}). Stop it first, or choose another port: `mlxd config set port N`."
             )
         current = (__version__, settings)
-        must_renew = found is not None and (found.version, found.settings) != current
+        must_renew = found is None or (found.version, found.settings) != current
         self._starts.forget_refusal()
         change = self._agent.install(spec, must_renew=must_renew)
         return change, self._until_it_answers()

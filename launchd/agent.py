@@ -39,6 +39,11 @@ class Agent:
     def is_installed(self) -> bool:
         return self.plist.is_file()
 
+    def environment(self) -> dict[str, str] | None:
+        """What its plist gives it; None if it is not installed."""
+        content = self._read()
+        return None if content is None else plist.environment_of(content)
+
     def state(self) -> AgentState:
         return self._launchctl.state(self.label)
 
@@ -59,7 +64,7 @@ class Agent:
         self._launchctl.kickstart(self.label)
         if before is None:
             return Change.INSTALLED
-        return Change.STARTED if before == content and not must_renew else Change.RENEWED
+        return Change.RENEWED if state.is_running or before != content else Change.STARTED
 
     def uninstall(self) -> bool:
         """End the agent and remove its plist; whether there was anything to remove."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.parsers.expat import ExpatError
 
 FILE_MODE = 0o644
 """launchd refuses a file that others may write."""
@@ -83,6 +84,15 @@ def write(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def environment_of(content: bytes) -> dict[str, str]:
+    """The environment that a plist gives its agent; none if it is no plist of ours."""
+    try:
+        found = plistlib.loads(content).get("EnvironmentVariables", {})
+        return {str(name): str(value) for name, value in found.items()}
+    except (plistlib.InvalidFileException, ValueError, AttributeError, ExpatError):
+        return {}
 
 
 def read(path: Path) -> bytes | None:

@@ -140,6 +140,19 @@ def test_status_as_json_is_what_the_daemon_said(home):
     assert json.loads(result.stdout) == json.loads(answer(STATUS))
 
 
+def test_a_daemon_of_another_version_is_noticed_and_how_to_renew_it(home):
+    with answering(answer(replace(STATUS, version="0.0.9"))) as port:
+        result = mlxd("status", "--port", port, environment=home)
+    assert result.returncode == ExitCode.READY
+    assert "mlxd 0.0.9" in result.stderr
+    assert "mlxd restart" in result.stderr
+    hello = json.dumps({"name": "mlxd", "version": "9.9", "entries": "of another kind"}).encode()
+    with answering(hello) as port:
+        result = mlxd("cache", "--port", port, environment=home)
+    assert result.returncode == ExitCode.DEGRADED
+    assert "mlxd 9.9" in result.stderr
+
+
 def test_status_in_a_pipe_has_no_colours(home):
     with answering(answer(STATUS)) as port:
         result = mlxd("status", "--port", port, environment=home)

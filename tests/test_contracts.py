@@ -112,6 +112,7 @@ def test_settings_stop_at_serve():
         "daemon.cli.asking",
         "daemon.cli.configuration",
         "daemon.cli.flags",
+        "daemon.cli.this_mac",
         "daemon.cli.work",
         "daemon.serve",
         "daemon.views.configuration",

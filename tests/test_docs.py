@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from daemon.api.endpoint import Door
 from daemon.cli import ExitCode, app
 from daemon.settings import TABLE
 from daemon.status import REASONS
+from daemon.views.agents import agent_lines
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -56,7 +58,8 @@ def test_the_readme_lists_every_reason():
 
 
 def test_the_readme_lists_every_command():
-    listed = set(re.findall(r"^\| `mlxd (\w+)` \|", README, flags=re.MULTILINE))
+    rows = re.findall(r"^\| (`mlxd \w+`(?:, `mlxd \w+`)*) \|", README, flags=re.MULTILINE)
+    listed = set(re.findall(r"`mlxd (\w+)`", " ".join(rows)))
     assert listed == {
         command.name or command.callback.__name__ for command in app.registered_commands
     }
@@ -81,6 +84,14 @@ def test_the_readme_lists_every_exit_code():
 def test_the_port_in_the_examples_is_the_default():
     port = next(row.default for row in TABLE if row.name == "port")
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", README)) == {str(port)}
+
+
+def test_the_lines_that_the_menu_bar_copies_are_the_readmes():
+    for agent, lines in agent_lines(8642).items():
+        part = README.split(f"\n**{agent}**", 1)[1]
+        assert lines in part.split("\n**", 1)[0]
+        assert ":9000" in agent_lines(9000)[agent]
+        assert ":8642" not in agent_lines(9000)[agent]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -109,8 +120,8 @@ def test_the_architecture_page_gives_a_reason_for_every_dependency():
 
 
 def test_every_dependency_is_bounded_on_both_sides():
-    extras = PYPROJECT["project"]["optional-dependencies"]["dev"]
-    for requirement in [*PYPROJECT["project"]["dependencies"], *extras]:
+    extras = PYPROJECT["project"]["optional-dependencies"].values()
+    for requirement in chain(PYPROJECT["project"]["dependencies"], *extras):
         version = requirement.split(";")[0]
         assert ">=" in version, requirement
         assert "<" in version.replace(">=", ""), requirement
@@ -131,6 +142,7 @@ def third_party_imports() -> set[str]:
 
 def test_what_is_declared_is_imported_and_what_is_imported_is_declared():
     """Nothing is used that is here only because something else wants it."""
-    required = PYPROJECT["project"]["dependencies"]
+    extras = PYPROJECT["project"]["optional-dependencies"]["menubar"]
+    required = [*PYPROJECT["project"]["dependencies"], *extras]
     declared = {re.match(r"[A-Za-z0-9_-]+", each)[0].replace("-", "_") for each in required}
     assert third_party_imports() == declared

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from daemon import __version__
 from daemon.cli.exits import ExitCode
 from daemon.cli.flags import accepts_settings, only
-from daemon.cli.output import print_json, say, show
+from daemon.cli.output import complain, print_json, say, show
+from daemon.errors import NotRunning
 from daemon.settings import Resolved
 
 if TYPE_CHECKING:
@@ -25,13 +27,22 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @accepts_settings(only("port"))
 def status(resolved: Resolved, as_json: JsonFlag = False) -> None:
     """Say what runs, what is kept, and why the last requests read what they read."""
-    found = client_of(resolved).status()
+    try:
+        found = client_of(resolved).status()
+    except NotRunning as error:
+        from daemon.cli.stopped import why_stopped
+
+        raise NotRunning("\n".join([str(error), *why_stopped()])) from None
     if as_json:
         print_json(asdict(found))
     else:
         from daemon.views.status import status_view
 
         show(status_view(found))
+    if found.version != __version__:
+        from daemon.client import other_version
+
+        complain(other_version(found.version))
     raise typer.Exit(code_of(found))
 
 

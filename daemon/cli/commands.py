@@ -6,10 +6,11 @@ import sys
 
 import typer
 
-from daemon.cli import asking, configuration, work
+from daemon.cli import asking, configuration, service, work
 from daemon.cli.exits import ExitCode
 from daemon.cli.output import complain
 from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
+from launchd.errors import ServiceError
 from mlx_backend.errors import BackendError
 
 COMMANDS = (
@@ -20,6 +21,12 @@ COMMANDS = (
     asking.cache,
     asking.sessions,
     configuration.config,
+    service.install,
+    service.uninstall,
+    service.start,
+    service.stop,
+    service.restart,
+    service.menubar,
     work.demo,
     work.bench,
     work.version,
@@ -44,7 +51,7 @@ def main() -> None:
     except ConfigurationError as error:
         complain(str(error))
         sys.exit(ExitCode.CONFIGURATION)
-    except (BackendError, CommandFailed) as error:
+    except (BackendError, CommandFailed, ServiceError) as error:
         complain(str(error))
         sys.exit(code_for(error))
 

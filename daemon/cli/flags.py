@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Annotated, Any
 
@@ -17,11 +17,11 @@ def only(*names: str) -> list[Setting]:
     return [setting for setting in TABLE if setting.name in names]
 
 
-def settings_file() -> ConfigFile:
+def settings_file(environment: Mapping[str, str] | None = None) -> ConfigFile:
     """The settings file of this account. Raises ConfigurationError."""
     from daemon import paths
 
-    return config_file(paths.config_file())
+    return config_file(paths.config_file(), environment)
 
 
 def accepts_settings(

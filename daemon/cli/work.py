@@ -12,6 +12,7 @@ from daemon import __version__
 from daemon.cli.asking import JsonFlag
 from daemon.cli.flags import accepts_settings
 from daemon.cli.output import complain, print_json, say, show
+from daemon.cli.supervised import remembers_refusals
 from daemon.errors import ConfigurationError
 from daemon.settings import TABLE, Resolved
 
@@ -24,15 +25,26 @@ ModelFlag = Annotated[
 ]
 
 
+SupervisedFlag = Annotated[
+    bool,
+    typer.Option("--supervised", hidden=True, help="Run by launchd, as `mlxd install` has it."),
+]
+
+
+@remembers_refusals
 @accepts_settings(TABLE)
-def serve(resolved: Resolved) -> None:
+def serve(resolved: Resolved, supervised: SupervisedFlag = False) -> None:
     """Run the daemon in the foreground, until Ctrl-C or SIGTERM."""
     from daemon import logs, paths
     from daemon.serve import serve as run_daemon
+    from daemon.starts import Starts
 
-    logs.start_logging(resolved.settings.log_level, paths.daemon_log())
+    logs.start_logging(resolved.settings.log_level, paths.daemon_log(), to_terminal=not supervised)
     logging.getLogger(__name__).info("settings: %s", resolved.chosen())
-    raise typer.Exit(run_daemon(resolved.settings, token_file=paths.token_file()))
+    if supervised:
+        logs.cut_short(paths.terminal_log())
+    starts = Starts(paths.starts_file(), counted=supervised)
+    raise typer.Exit(run_daemon(resolved.settings, token_file=paths.token_file(), starts=starts))
 
 
 def demo(

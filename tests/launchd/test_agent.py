@@ -1,6 +1,7 @@
 """An agent's life by a recorded `launchctl`: whatever was there, it ends as it has to be."""
 
 import plistlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,14 @@ def test_start_makes_known_what_launchd_forgot_and_leaves_what_runs(mac):
     pid = mac.agent.state().pid
     mac.agent.start()
     assert mac.agent.state().pid == pid is not None
+
+
+def test_an_installed_agent_tells_the_environment_it_was_given(mac):
+    assert mac.agent.environment() is None
+    mac.agent.install(replace(mac.spec(), environment={"MLXD_PORT": "9"}))
+    assert mac.agent.environment() == {"MLXD_PORT": "9"}
+    mac.agent.plist.write_bytes(b"<plist><dict>")
+    assert mac.agent.environment() == {}
 
 
 def test_start_without_an_installation_names_the_command(mac):

@@ -8,7 +8,7 @@ import pytest
 
 from daemon import __version__
 from daemon.errors import CommandFailed, NotRunning
-from daemon.service import Service, Waiting
+from daemon.service import Service, Waiting, purged
 from daemon.starts import Starts
 from daemon.status import DaemonStatus, EngineStatus, ModelStatus
 from launchd.agent import Agent, Change
@@ -99,6 +99,12 @@ def test_changed_settings_install_it_anew(desk, renewed):
     desk.changes = {"settings": renewed.get("settings", SETTINGS)}
     change, status = desk.install(**renewed)
     assert (change, status.pid) == (Change.RENEWED, FIRST_PID + 1)
+
+
+def test_a_port_that_changed_in_the_settings_file_installs_it_anew(desk):
+    desk.install()
+    desk.answers = None  # not on the port that the settings name now
+    assert desk.install()[1].pid == FIRST_PID + 1
 
 
 def test_a_daemon_of_an_older_version_is_replaced(desk):
@@ -198,6 +204,18 @@ def test_uninstalling_stops_it_cleanly_and_removes_it_and_twice_is_no_error(desk
     assert desk.launchd.jobs == {}
     assert not desk.agent.is_installed
     assert not desk.service.uninstall()
+
+
+def test_a_purge_deletes_what_is_there_but_not_under_a_running_daemon(desk, tmp_path):
+    folder, missing = tmp_path / "state", tmp_path / "none"
+    (folder / "private").mkdir(parents=True)
+    desk.answers = status_of(7)
+    with pytest.raises(CommandFailed, match="process 7"):
+        purged([folder, missing], desk)
+    assert folder.is_dir()
+    desk.answers = None
+    assert purged([folder, missing], desk) == [folder]
+    assert not folder.exists()
 
 
 def test_what_launchd_refuses_comes_through(desk):
