@@ -210,6 +210,17 @@ def test_a_word_that_the_client_adds_to_a_cut_answer_comes_behind_it() -> None:
     assert "I return é🙂\n[interrupted]<|im_end|>" in written(talk.encoder, prompt.tokens)
 
 
+def test_a_call_that_was_cut_and_not_told_leaves_the_text_before_it() -> None:
+    talk = chat("chatml")
+    before = talk.ask(say("user", "Go."))
+    talk.answer(cut("I read.\n"), 'I read.\n<tool_call>\n{"name": "re')
+    prompt = talk.ask(say("assistant", "I read."), say("user", "Go on."))
+    text = written(talk.encoder, prompt.tokens)
+    assert "assistant\nI read.\n<|im_end|>" in text
+    known = common(prompt, Prompt(token_ids([*before.tokens, *talk.sampled]))) - len(before)
+    assert written(talk.encoder, talk.sampled[:known]) == "I read.\n"
+
+
 def test_a_cut_thought_goes_on_where_it_was_cut() -> None:
     talk = chat("qwen")
     before = talk.ask(say("user", "Go."))
