@@ -94,7 +94,9 @@ class Engine:
         residency: ResidencyLimits = ResidencyLimits(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.monotonic,
         reload_pauses: Sequence[float] = RELOAD_PAUSES,
+        on_busy: Callable[[bool], None] = lambda is_busy: None,
     ) -> None:
+        """`on_busy` hears, on the event loop, when the first request comes and the last one ends."""
         checkpoints: CheckpointPolicy = ByOptions(PromptEnd(prompt_end), checkpoint_interval)
         if checkpoint_offsets is not None:
             checkpoints = ByFunction(checkpoint_offsets)
@@ -126,6 +128,7 @@ class Engine:
         self._is_closing = False
         self._refused = 0
         self._held = residency.held
+        self._on_busy = on_busy
 
     def start(self) -> None:
         """Start the thread, which loads the model; returns at once."""
@@ -209,6 +212,8 @@ class Engine:
         _check_fit(request, available.model.info.context_size, available.budget)
         self._check_room()
         generation = Generation(request, asyncio.get_running_loop(), self._stop)
+        if not self._live:
+            self._on_busy(True)
         arrived = self._live[generation] = self._clock()
         self._worker.commands.put(Start(generation, arrived))
         return generation
@@ -319,10 +324,13 @@ class Engine:
 
     def _receive(self, deliveries: Sequence[Delivery]) -> None:
         """Events of one pass of the engine's thread; on the loop."""
+        had_any = bool(self._live)
         for generation, event in deliveries:
             generation.deliver(event)
             if generation.has_ended:
                 self._live.pop(generation, None)
+        if had_any and not self._live:
+            self._on_busy(False)
         if not self._live and self._all_ended is not None:
             self._all_ended.set()
 

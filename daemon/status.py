@@ -287,6 +287,21 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineStatus:
+    """The machine under the daemon, as far as it tells: on macOS only.
+
+    `memory_pressure`: normal, warning, critical; `heat`: nominal, fair, serious, critical; both ""
+    where unknown. `given_back_bytes`: what the prefix cache gave up because memory was short.
+    """
+
+    memory_pressure: str = ""
+    given_back_bytes: int = 0
+    is_low_power: bool | None = None
+    heat: str = ""
+    is_kept_awake: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonStatus:
     """`instance` is drawn anew at each start: liveness is that id over the socket, no pid file.
 
@@ -300,6 +315,7 @@ class DaemonStatus:
     uptime_seconds: float
     engine: EngineStatus
     settings: str = ""
+    machine: MachineStatus = MachineStatus()
 
 
 @dataclass(frozen=True, slots=True)

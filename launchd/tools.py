@@ -17,8 +17,8 @@ NOT_FOUND, TIMED_OUT = 127, 124
 """The exit codes that shells have for a tool that is not there, and for one that did not end."""
 
 
-def run_tool(arguments: Sequence[str]) -> Completed:
-    """A `Run` for the real tools."""
+def run_tool(arguments: Sequence[str], seconds: float = TOOL_SECONDS) -> Completed:
+    """A `Run` for the real tools, which may take so many seconds."""
     try:
         return subprocess.run(
             arguments,
@@ -26,11 +26,11 @@ def run_tool(arguments: Sequence[str]) -> Completed:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=TOOL_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except OSError as error:
         return Completed(arguments, NOT_FOUND, "", f"{arguments[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
-        said = f"{arguments[0]} did not end within {TOOL_SECONDS:.0f} s"
+        said = f"{arguments[0]} did not end within {seconds:.0f} s"
         return Completed(arguments, TIMED_OUT, "", said)
