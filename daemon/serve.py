@@ -28,11 +28,12 @@ from daemon.api.sse import KeepAlive
 from daemon.budget import Budget
 from daemon.engine import Engine
 from daemon.errors import CommandFailed, ConfigurationError
+from daemon.listening import bind_loopback
 from daemon.own_token import own_token
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.policies import OffsetsFunction
 from daemon.residents import ResidencyLimits
-from daemon.server import Server, bind_loopback
+from daemon.server import Server
 from daemon.settings import Settings
 from daemon.starts import Starts, crash_words
 from mlx_backend.errors import BackendError

@@ -10,7 +10,6 @@ model loads. Nothing is logged of a request.
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from daemon.api.openai_fields import dump, error_fields
-from daemon.errors import BadRequest, ConfigurationError
+from daemon.errors import BadRequest
 
 KEEP_ALIVE_SECONDS = 180
 """Clients pool connections and do not repeat a POST that met a closed one."""
@@ -30,47 +29,6 @@ KEEP_ALIVE_SECONDS = 180
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LAST_WORDS_SECONDS = 1.0
 """After the engine has closed: how long answers may take to write what is left."""
-
-LOOPBACK_ADDRESSES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
-
-
-def bind_loopback(port: int) -> list[socket.socket]:
-    """Sockets on this machine's loopback addresses; IPv6's only where there is one.
-
-    Raises ConfigurationError if the port is taken.
-    """
-    sockets: list[socket.socket] = []
-    for family, address in LOOPBACK_ADDRESSES:
-        try:
-            sockets.append(_bound(family, address, port))
-        except OSError as error:
-            is_missing = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-            if family == socket.AF_INET6 and is_missing:
-                continue
-            for bound in sockets:
-                bound.close()
-            raise ConfigurationError(_refused_port(port, error)) from error
-    return sockets
-
-
-def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind((address, port))
-        listener.listen()  # two may be bound on Linux; only one can listen
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _refused_port(port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"Port {port} is taken by another program: stop it, or choose another with --port."
-    return f"Port {port} cannot be used: {error.strerror}."
 
 
 class JsonProtocol(H11Protocol):

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from daemon.cli import asking, configuration, service, work
+from daemon.cli import asking, configuration, logs, service, work
 from daemon.cli.exits import ExitCode
 from daemon.cli.output import complain
 from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
@@ -21,6 +21,7 @@ COMMANDS = (
     asking.cache,
     asking.sessions,
     configuration.config,
+    logs.logs,
     service.install,
     service.uninstall,
     service.start,

@@ -14,6 +14,11 @@ def complain(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def write_line(line: str) -> None:
+    """At once, also into a pipe."""
+    print(line, flush=True)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 

@@ -9,7 +9,8 @@ import pytest
 from starlette.responses import Response
 
 from daemon.errors import ConfigurationError
-from daemon.server import KEEP_ALIVE_SECONDS, Server, bind_loopback
+from daemon.listening import bind_loopback
+from daemon.server import KEEP_ALIVE_SECONDS, Server
 from tests.e2e.processes import free_port
 
 

@@ -20,8 +20,9 @@ from daemon.api.admin import Identity
 from daemon.api.app import build_app
 from daemon.api.endpoint import Door
 from daemon.engine import Engine
+from daemon.listening import bind_loopback
 from daemon.prefix_cache.cache import PrefixCache
-from daemon.server import Server, bind_loopback
+from daemon.server import Server
 from daemon.settings import Settings
 from mlx_backend.blas import prefer_openblas
 from mlx_backend.loading import MlxModel, load
