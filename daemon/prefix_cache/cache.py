@@ -73,10 +73,6 @@ class PrefixCache:
         """How many tokens a match would restore now; pins and touches nothing."""
         return restorable(self._kind, self._tree.find(tokens), len(tokens))[1]
 
-    def common(self, tokens: TokenIds) -> int:
-        """How many tokens lie on a path of the tree, whether a row can be restored there or not."""
-        return self._tree.find(tokens).length
-
     def known(self, tokens: TokenIds) -> int:
         """How many tokens' spans the tree holds: what is to be captured is [known, len)."""
         return self._tree.find(tokens).length

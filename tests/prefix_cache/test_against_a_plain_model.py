@@ -251,7 +251,7 @@ class Machine(RuleBasedStateMachine):
     def what_is_pinned_stays_on_its_path(self) -> None:
         for prompt, match in getattr(self, "held", ()):
             if match.pinned is not None and match.pinned.parent is not None:
-                common = self.traffic.cache.common(token_ids(prompt))
+                common = self.traffic.cache.known(token_ids(prompt))
                 assert common >= match.length
 
     @invariant()

@@ -101,7 +101,7 @@ class Traffic:
         self.check()
         assert match.length == expected
         assert match.length <= max(0, len(ids) - 1)
-        assert match.length <= match.common == self.cache.common(ids)
+        assert match.length <= match.common == self.cache.known(ids)
         assert restored(match, self.kind) == ids[: match.length].tolist()
         return match
 
