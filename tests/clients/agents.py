@@ -5,72 +5,18 @@ How an agent is pointed at the daemon is not here: that comes from the README.
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.clients.agent import SESSION, TASK, Agent, Delegate, Session, Write, command_first
 from tests.clients.installed import Package, npm, pip
 from tests.clients.script import RECALLED, Call, Step
 
-Edit = Callable[[str], str]
-Write = Callable[[Path, str], Call]
-Delegate = Callable[[str], Sequence[Step]]
-SESSION = "the last session"
 HELPER = "You are a helper. You write files. Do what your task says and report."
-
-
-def _in_order(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
-    """The README's flags, then the test's options, then the task."""
-    return [*flags, *options, task]
-
-
-def _command_first(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
-    """The options begin with a command of its own, whose flags those of the README are."""
-    return [options[0], *flags, *options[1:], task]
-
-
-class Session(Enum):
-    """What an agent calls its conversation by, in a header or in the body."""
-
-    NAMELESS = "nothing"
-    FAMILY = "a name that its sub-agents use as well"
-    OWN = "a name of each agent's own"
-    PROCESS = "a name of each agent's own, a new one in each process"
-
-
-@dataclass(frozen=True)
-class Agent:
-    """One agent with one of the APIs that it speaks.
-
-    `heading` is its name in the README, `path` where its conversations are posted. `arguments`
-    come between the README's command and the task, `resumed` when it goes on with its last
-    session. `last_session` names that, from the home and the project, where SESSION stands. One
-    that goes on in a terminal only is typed to as soon as `typed_when` is on its screen.
-    `write` is its tool call that writes a file, `read` finds one, `delegate` are the steps in
-    which it has a sub-agent do a task. `edit` changes what the README has in files and in the
-    environment, for an API that it mentions beside the one it shows.
-    """
-
-    name: str
-    heading: str
-    command: Callable[[], Path]
-    path: str
-    arguments: tuple[str, ...]
-    resumed: tuple[str, ...]
-    write: Write
-    delegate: Delegate | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    edit: Edit = str
-    is_in_ci: bool = False
-    session: Session = Session.NAMELESS
-    loses_prefix_on_resume: bool = False
-    last_session: Callable[[Path, Path], str] | None = None
-    typed_when: str | None = None
-    read: Callable[[Path], str] = Path.read_text
-    compose: Callable[[list[str], tuple[str, ...], str], list[str]] = _in_order
 
 
 def _pi(api: str, path: str) -> Agent:
@@ -82,8 +28,8 @@ def _pi(api: str, path: str) -> Agent:
         heading="pi",
         command=lambda: npm(Package("@mariozechner/pi-coding-agent", "0.73.1", "pi")),
         path=path,
-        arguments=("-p",),
-        resumed=("--continue", "-p"),
+        arguments=("-p", TASK),
+        resumed=("--continue", "-p", TASK),
         write=lambda file, text: Call("write", {"path": str(file), "content": text}),
         environment={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
         edit=edit,
@@ -103,14 +49,8 @@ CODEX = Agent(
     heading="Codex",
     command=lambda: npm(Package("@openai/codex", "0.171.0", "codex")),
     path="/v1/responses",
-    arguments=("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"),
-    resumed=(
-        "exec",
-        "--dangerously-bypass-approvals-and-sandbox",
-        "--skip-git-repo-check",
-        "resume",
-        "--last",
-    ),
+    arguments=("exec", "--dangerously-bypass-approvals-and-sandbox", TASK),
+    resumed=("exec", "--dangerously-bypass-approvals-and-sandbox", "resume", "--last", TASK),
     write=lambda file, text: shell_call("exec_command", "cmd", file, text),
     delegate=lambda task: [
         *asking("spawn_agent", {"message": task}),
@@ -119,6 +59,7 @@ CODEX = Agent(
             recall=r'"agent_id": *"([^"]+)"',
         ),
     ],
+    shared=0.8,
     is_in_ci=True,
     session=Session.OWN,
 )
@@ -132,13 +73,14 @@ def _claude(
         heading="Claude Code",
         command=lambda: npm(Package("@anthropic-ai/claude-code", "2.1.332", "claude")),
         path="/v1/messages",
-        arguments=("--dangerously-skip-permissions", "-p"),
-        resumed=("--dangerously-skip-permissions", "--continue", "-p"),
+        arguments=("--dangerously-skip-permissions", "-p", TASK),
+        resumed=("--dangerously-skip-permissions", "--continue", "-p", TASK),
         write=write,
         delegate=delegate,
         environment={
             "IS_SANDBOX": "1",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_ERROR_REPORTING": "1",
             "DISABLE_AUTOUPDATER": "1",
             **environment,
         },
@@ -146,17 +88,38 @@ def _claude(
     )
 
 
+def _answer_claude(home: Path, project: Path) -> None:
+    """That it has been introduced, and may do what it wants in the project."""
+    told = {
+        "hasCompletedOnboarding": True,
+        "bypassPermissionsModeAccepted": True,
+        "projects": {str(project): {"hasTrustDialogAccepted": True}},
+    }
+    (home / ".claude.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+CLAUDE_CODE = _claude(
+    "claude-code",
+    {},
+    lambda file, text: Call("Write", {"file_path": str(file), "content": text}),
+    lambda task: asking("Agent", {"description": "a helper", "prompt": task}),
+)
+
 CLAUDE = (
     _claude(
         "claude-code-simple",
         {"CLAUDE_CODE_SIMPLE": "1"},
         lambda file, text: shell_call("Bash", "command", file, text),
     ),
-    _claude(
-        "claude-code",
-        {},
-        lambda file, text: Call("Write", {"file_path": str(file), "content": text}),
-        lambda task: asking("Agent", {"description": "a helper", "prompt": task}),
+    CLAUDE_CODE,
+    replace(
+        CLAUDE_CODE,
+        name="claude-code-terminal",
+        arguments=("--dangerously-skip-permissions",),
+        resumed=("--dangerously-skip-permissions", "--continue"),
+        typed_when="bypass",
+        settle=_answer_claude,
+        asks_for_a_title=True,
     ),
 )
 
@@ -170,13 +133,15 @@ OPENCODE = Agent(
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     },
-    arguments=("run",),
-    resumed=("run", "--continue"),
-    compose=_command_first,
+    arguments=("run", TASK),
+    resumed=("run", "--continue", TASK),
+    compose=command_first,
     write=lambda file, text: Call("write", {"filePath": str(file), "content": text}),
     delegate=lambda task: asking(
         "task", {"description": "a helper", "prompt": task, "subagent_type": "general"}
     ),
+    asks_for_a_title=True,
+    shared=0.8,
     is_in_ci=True,
     session=Session.OWN,
 )
@@ -186,8 +151,8 @@ QWEN = Agent(
     heading="Qwen Code",
     command=lambda: npm(Package("@qwen-code/qwen-code", "0.24.4", "qwen")),
     path="/v1/chat/completions",
-    arguments=("--yolo", "-p"),
-    resumed=("--yolo", "--continue", "-p"),
+    arguments=("--yolo", "-p", TASK),
+    resumed=("--yolo", "--continue", "-p", TASK),
     write=lambda file, text: Call("write_file", {"file_path": str(file), "content": text}),
     delegate=lambda task: asking(
         "agent", {"description": "a helper", "prompt": task, "subagent_type": "general-purpose"}
@@ -202,8 +167,8 @@ def _copilot(path: str, **chosen: str) -> Agent:
         heading="Copilot CLI",
         command=lambda: npm(Package("@github/copilot", "1.0.102", "copilot")),
         path=path,
-        arguments=("--allow-all", "-p"),
-        resumed=("--allow-all", "--continue", "-p"),
+        arguments=("--allow-all", "-p", TASK),
+        resumed=("--allow-all", "--continue", "-p", TASK),
         write=lambda file, text: Call("create", {"path": str(file), "file_text": text}),
         delegate=lambda task: asking(
             "task",
@@ -231,7 +196,7 @@ CLINE = Agent(
     heading="Cline",
     command=lambda: npm(Package("cline", "3.0.65", "cline")),
     path="/v1/chat/completions",
-    arguments=("--json",),
+    arguments=("--json", TASK),
     resumed=("--id", SESSION),
     typed_when="Ask anything...",
     write=lambda file, text: Call("editor", {"path": str(file), "new_text": text}),
@@ -241,16 +206,16 @@ CLINE = Agent(
 
 
 def _mlx_code(api: str, path: str) -> Agent:
-    def compose(flags: list[str], options: tuple[str, ...], task: str) -> list[str]:
-        return [api if word == "claude" else word for word in (*flags, *options)] + [task]
+    def compose(flags: list[str], options: list[str]) -> list[str]:
+        return [api if word == "claude" else word for word in flags] + options
 
     return Agent(
         name=f"mlx-code-{path.rsplit('/', 1)[-1]}",
         heading="mlx-code",
         command=lambda: pip(Package("mlx-code", "0.0.42", ""), (3, 13)),
         path=path,
-        arguments=("--ui", "bare", "-p"),
-        resumed=("--ui", "bare", "--resume", SESSION, "-p"),
+        arguments=("--ui", "bare", "-p", TASK),
+        resumed=("--ui", "bare", "--resume", SESSION, "-p", TASK),
         write=lambda file, text: Call("Write", {"path": file.name, "content": text}),
         delegate=lambda task: asking("Agent", {"task": task, "tools": ["Write"]}),
         last_session=lambda home, project: _newest_commit(project),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.clients.agents import SESSION, Agent
+from tests.clients.agent import SESSION, TASK, Agent
 from tests.clients.readme import lines_for
 from tests.clients.terminal import start_typed, wait_until_quiet
 
@@ -32,14 +32,17 @@ class Desk:
             made.mkdir(parents=True)
         self._write_files()
         self._begin_repository()
+        if agent.settle is not None:
+            agent.settle(self.home, self.project)
         for command in self._lines.before:
             self._finish(self._start(command[1:]))
 
     def run(self, task: str, *, is_resumed: bool = False) -> str:
         """The agent's output once it ended by itself, without an error."""
-        if is_resumed and self.agent.typed_when:
-            return self._finish_typed(self._begin(task, is_resumed))
-        return self._finish(self._begin(task, is_resumed))
+        process = self._begin(task, is_resumed)
+        if self._is_typed(is_resumed):
+            return self._finish_typed(process)
+        return self._finish(process)
 
     @contextmanager
     def running(self, task: str, *, is_resumed: bool = False) -> Iterator[None]:
@@ -68,20 +71,25 @@ class Desk:
         return self._output.read_text(encoding="utf-8", errors="replace")[-4000:]
 
     def _begin(self, task: str, is_resumed: bool) -> subprocess.Popen[bytes]:
+        words = self._words(task, is_resumed)
+        if not self._is_typed(is_resumed):
+            return self._start(words)
+        command = [self._executable, *words]
         ready = self.agent.typed_when
-        if not is_resumed or not ready:
-            return self._start(self._words(task, is_resumed))
-        words = [self._executable, *self._words("", is_resumed)[:-1]]
-        environment = self._environment()
-        return start_typed(words, self.project, environment, self._output, ready, task)
+        return start_typed(command, self.project, self._environment(), self._output, ready, task)
+
+    def _options(self, is_resumed: bool) -> tuple[str, ...]:
+        return self.agent.resumed if is_resumed else self.agent.arguments
+
+    def _is_typed(self, is_resumed: bool) -> bool:
+        return TASK not in self._options(is_resumed)
 
     def _words(self, task: str, is_resumed: bool) -> list[str]:
-        agent = self.agent
-        options = agent.resumed if is_resumed else agent.arguments
-        if is_resumed and agent.last_session is not None:
-            session = agent.last_session(self.home, self.project)
-            options = tuple(session if word == SESSION else word for word in options)
-        return agent.compose(self._lines.command[1:], options, task)
+        values = {TASK: task}
+        if is_resumed and self.agent.last_session is not None:
+            values[SESSION] = self.agent.last_session(self.home, self.project)
+        options = [values.get(word, word) for word in self._options(is_resumed)]
+        return self.agent.compose(self._lines.command[1:], options)
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
         with self._output.open("wb") as output:

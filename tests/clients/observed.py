@@ -46,7 +46,7 @@ class Exchange:
 
     @property
     def fields(self) -> dict[str, Any]:
-        return json.loads(self.body)
+        return json.loads(self.body) if self.body else {}
 
     @property
     def script(self) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 LOST = "There is nothing in my script for this."
-TITLE = "A short title"
+TITLE = '{"title": "A short title"}'
 RECALLED = "what the prompt says"
 _NAMED = re.compile(r"\[script:([\w-]+)\]")
 

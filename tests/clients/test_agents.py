@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.agents import AGENTS, Agent, Session
+from tests.clients.agent import Agent, Session
+from tests.clients.agents import AGENTS
 from tests.clients.desk import Desk
 from tests.clients.observed import ObservedDaemon, conversation, observed, overread, refused
 from tests.clients.script import Scripts, Step
@@ -88,6 +89,8 @@ def test_an_agent_does_a_task_and_goes_on_in_a_new_process(scene: Scene) -> None
     assert [each.path for each in requests] == [scene.agent.path] * 4
     names = {each.session for each in requests} - {None}
     assert len(names) == SESSION_NAMES[scene.agent.session]
+    asides = [each for each in exchanges if each.method == "POST" and not each.has_tools]
+    assert any(each.path == scene.agent.path for each in asides) == scene.agent.asks_for_a_title
     if scene.agent.loses_prefix_on_resume:
         assert not overread(requests[:2])
         assert not overread(requests[2:])
@@ -119,6 +122,8 @@ def test_an_agent_has_a_helper_do_its_task(scene: Scene) -> None:
     asking, helping = conversation(exchanges, "delegate"), conversation(exchanges, "begin")
     assert not overread(asking)
     assert not overread(helping)
+    [first, *_] = [each.seen for each in helping if each.seen]
+    assert first["reused"] >= scene.agent.shared * first["prompt"]
     names = {each.session for each in asking}, {each.session for each in helping}
     is_own = scene.agent.session in (Session.OWN, Session.PROCESS)
     assert names[0].isdisjoint(names[1]) == is_own
