@@ -95,7 +95,7 @@ class MiniMaxM3Format(CallFormat):
 
     def _begins_element(self, key: str, tape: Tape) -> Reading[bool]:
         """Whether an element stands here, and not the end of `key`."""
-        ways = ((f"{self._mark}</",), self._element)
+        ways = ((SPACE, f"{self._mark}</"), self._element)
         found = yield from read_one_of(tape, ways)
         return found is not None and bool(found.names)
 

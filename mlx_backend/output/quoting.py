@@ -31,6 +31,11 @@ class Quoting:
                 if part == "\n":
                     self._is_inline = self._is_fence_line = False
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a fence is open; it is until the line that closes it is over."""
+        return self._is_fenced
+
     def is_open(self) -> bool:
         """Asked where something else than a backtick follows."""
         self._end_run()

@@ -2,7 +2,8 @@
 
 Text may hold thoughts and calls; a thought ends with its closing tag or with the answer, and what
 looks like a call in it is thought. In code (a fence, backticks) text speaks about tags and marks:
-there they are text. What was begun as a call and is none becomes text again.
+there they are text. A fence that the answer never closes quotes nothing, though: models open one
+out of habit and then call. What was begun as a call and is none becomes text again.
 """
 
 from __future__ import annotations
@@ -114,10 +115,44 @@ class _AnswerReader:
             yield from self._tape.more()
         elif mark in self._model.silent_marks:
             self._tape.take(len(mark))
-        elif self._quoting.is_open():
-            self._say(self._tape.take(len(mark)))
-        else:
+        elif not self._quoting.is_open():
             yield from self._read_marked(mark)
+        elif self._quoting.is_fenced and mark not in self._model.closing_of:
+            yield from self._read_fenced(mark)
+        else:
+            self._say(self._tape.take(len(mark)))
+
+    def _read_fenced(self, mark: str) -> Reading[None]:
+        """What a fence holds from a call's mark on: text if it is closed, else a call.
+
+        Nothing is said until that is known: by the line that closes it, or the answer's end.
+        """
+        held: list[str] = []
+        try:
+            is_quoted = yield from self._is_fence_closed(held)
+        except OutputCut:
+            self._answer.text("".join(held))
+            raise
+        if is_quoted:
+            self._answer.text("".join(held))
+        else:
+            self._quoting = Quoting()
+            self._tape.put_back("".join(held))
+            yield from self._read_marked(mark)
+
+    def _is_fence_closed(self, read: list[str]) -> Reading[bool]:
+        """Read up to the end of the line that closes the fence, or to the answer's end."""
+        while self._quoting.is_fenced:
+            text, line_end = self._tape.take_before(_LINE_END)
+            if text := text + self._tape.take(len(line_end or "")):
+                read.append(text)
+                self._quoting.push(text)
+            else:
+                try:
+                    yield from self._tape.more()
+                except OutputEnded:
+                    return not self._quoting.is_open()
+        return True
 
     def _read_first_mark(self) -> Reading[None]:
         """What counts only where text begins, if it stands here."""
@@ -184,5 +219,6 @@ class _AnswerReader:
             self._is_first = True
 
 
+_LINE_END = Search(["\n"])
 _CUT = "The answer was cut short in the middle of a tool call."
 _ENDED = "The answer ended in the middle of a tool call."

@@ -61,8 +61,8 @@ class Search:
 class Tape:
     """What came of the answer and was not yet read: `text` from `at` on.
 
-    Readers move `at` forwards, never back. What lies before it is gone with the next `push`,
-    unless it is kept (`keep`, `kept`).
+    Readers move `at` forwards, never back (but for `put_back`). What lies before it is gone with
+    the next `push`, unless it is kept (`keep`, `kept`).
     """
 
     def __init__(self) -> None:
@@ -125,6 +125,12 @@ class Tape:
     def take_all(self) -> str:
         """Read everything that is there."""
         return self.take(len(self.text) - self.at)
+
+    def put_back(self, text: str) -> None:
+        """Make what was read last unread again. For what only the answer's end can tell."""
+        self.text = text + self.text[self.at :]
+        self._dropped += self.at - len(text)
+        self.at = 0
 
     def take_space(self) -> str:
         """Read what white space is here."""

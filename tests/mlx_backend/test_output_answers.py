@@ -102,6 +102,26 @@ def test_code_may_begin_right_behind_a_thought() -> None:
     assert (found.calls, found.text) == ([], f"So```\n{CALL}\n```\n")
 
 
+@pytest.mark.parametrize("format", [HERMES, SPELLED], ids=["marks", "spelled"])
+def test_a_call_in_a_fence_that_is_never_closed_is_a_call(format: AnswerFormat) -> None:
+    """Models open a fence out of habit, and an agent that gets text instead waits for ever."""
+    found = told(read(format, f"I look.\n```json\n{CALL}\n{CALL}", WITH_TOOLS))
+    assert (found.text, found.calls) == ("I look.\n```json", [("list_files", {})] * 2)
+    assert found.warnings == []
+    for closed in ("```", "```\n", "  ```", "````\nSo it is.", "```\nAnd:\n```\nx\n```"):
+        text = f"Like\n```\n{CALL}\n{closed}"
+        assert told(read(format, text, WITH_TOOLS)).calls == []
+        assert told(read(format, text, WITH_TOOLS)).text == text
+    real = told(read(format, f"Like\n```\n{CALL}\n```\n```\n{CALL}", WITH_TOOLS))
+    assert (real.text, len(real.calls)) == (f"Like\n```\n{CALL}\n```\n```", 1)
+
+
+def test_what_is_cut_in_a_fence_is_text() -> None:
+    text = f"Like\n```\n{CALL}\n"
+    assert told(read(SPELLED, text, WITH_TOOLS, is_cut=True)).calls == []
+    assert told(read(SPELLED, text, WITH_TOOLS, is_cut=True)).text == text
+
+
 class Refusing(CallFormat):
     name = "refusing"
     openings = ("<call>",)

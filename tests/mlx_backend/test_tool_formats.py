@@ -332,6 +332,12 @@ def test_minimax_m3_types_what_is_nested_by_the_schema_there() -> None:
     assert told(pieces).calls == [call]
 
 
+@pytest.mark.parametrize("value", ["\n", " ", "\n x\n"])
+def test_minimax_m3_takes_white_space_for_a_value_not_for_an_element(value: str) -> None:
+    call = ("write", {"content": value})
+    assert_told("minimax-m3", WRITERS["minimax-m3"]([call]), call)
+
+
 def test_kimi_k3_may_write_all_arguments_as_json() -> None:
     text = (
         '<|open|>tools<|sep|><|open|>call tool="write" index="1"<|sep|>'
