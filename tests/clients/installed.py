@@ -7,7 +7,6 @@ which of them it is.
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import subprocess
@@ -21,7 +20,19 @@ import pytest
 from daemon import paths
 
 INSTALL_SECONDS = 300
+NPM_OPTIONS = (
+    "--no-audit",
+    "--no-fund",
+    "--no-package-lock",
+    "--no-save",
+    "--loglevel=error",
+    "--fetch-retries=1",
+    "--fetch-retry-maxtimeout=5000",
+)
 NEWER_PYTHONS = ("python3.13", "python3.14", "python3.12")
+
+_refused: dict[Package, str] = {}
+"""Why what cannot be installed in this run cannot be."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +49,18 @@ class Package:
         return paths.cache_folder() / "clients" / told
 
 
-@functools.cache
 def npm(package: Package) -> Path:
     """The command of a package from npm; skips the test where it cannot be had."""
     program = shutil.which("npm")
     if program is None or shutil.which("node") is None:
         pytest.skip("Node.js is not installed here")
-    options = ("--no-audit", "--no-fund", "--no-package-lock", "--no-save", "--loglevel=error")
 
     def install(folder: Path) -> None:
-        _run([program, "install", *options, f"--prefix={folder}", _pinned(package, "@")])
+        _run([program, "install", *NPM_OPTIONS, f"--prefix={folder}", _pinned(package, "@")])
 
     return _installed(package, install) / "node_modules" / ".bin" / package.executable
 
 
-@functools.cache
 def pip(package: Package, minimum: tuple[int, int]) -> Path:
     """The Python of an environment with a package from PyPI; skips where it cannot be had."""
     python = _newer_python(minimum)
@@ -80,13 +88,17 @@ def _pinned(package: Package, sign: str) -> str:
 def _installed(package: Package, install: Callable[[Path], None]) -> Path:
     if package.folder.is_dir():
         return package.folder
+    if package in _refused:  # it takes long to find that out
+        pytest.skip(_refused[package])
     package.folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=package.folder.parent))
     try:
         install(scratch)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        pytest.skip(f"{package.name} {package.version} cannot be installed: {_why(error)}")
+        told = f"{package.name} {package.version} cannot be installed: {_why(error)}"
+        _refused[package] = told
+        pytest.skip(told)
     if scratch.is_dir():
         scratch.rename(package.folder)
     return package.folder
@@ -100,7 +112,8 @@ def _run(command: Sequence[str]) -> None:
 
 def _why(error: subprocess.CalledProcessError | subprocess.TimeoutExpired) -> str:
     lines = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else str(error)
+    codes = [line for line in lines if line.startswith("npm error code")]
+    return (codes or lines[-1:] or [str(error)])[0]
 
 
 def _newer_python(minimum: tuple[int, int]) -> str | None:
