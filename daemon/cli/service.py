@@ -92,6 +92,6 @@ def _facts(found: DaemonStatus) -> dict[str, Any]:
 
 
 def _this_mac() -> ThisMac:
-    from daemon.cli.this_mac import ThisMac
+    from daemon.cli.this_mac import this_mac
 
-    return ThisMac()
+    return this_mac()

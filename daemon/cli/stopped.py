@@ -44,9 +44,9 @@ def _state() -> AgentState | None:
     """launchd is asked only where there is a plist: this has to be quick."""
     if not (paths.launch_agents_folder() / f"{DAEMON_LABEL}.plist").is_file():
         return None
-    from daemon.cli.this_mac import ThisMac
+    from daemon.cli.this_mac import this_mac
 
     try:
-        return ThisMac().agent.state()
+        return this_mac().agent.state()
     except (CommandFailed, ServiceError):
         return None

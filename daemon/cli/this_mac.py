@@ -24,9 +24,10 @@ from daemon.status import DaemonStatus
 from launchd.agent import Agent, Change
 from launchd.environment import agent_environment
 from launchd.launchctl import Launchctl
+from launchd.plist import AgentSpec
 from launchd.program import stable_program
 from launchd.specs import DAEMON_LABEL, MENUBAR_LABEL, daemon_spec, menubar_spec
-from launchd.tools import run_tool
+from launchd.tools import Run, run_tool
 
 ELSEWHERE = (
     "Services are launchd's, which only macOS has. Here `mlxd serve` runs the daemon in the "
@@ -34,18 +35,17 @@ ELSEWHERE = (
 )
 AS_ROOT = "Run this as yourself, without sudo: the service belongs to your account."
 MODULE = "daemon.cli"
-SHUTDOWN_SECONDS = 5.0
 
 
 class ThisMac:
     """Raises CommandFailed where there is no launchd, and for root, who has no screen."""
 
-    def __init__(self) -> None:
-        if platform.system() != "Darwin":
+    def __init__(self, run: Run, system: str, uid: int) -> None:
+        if system != "Darwin":
             raise CommandFailed(ELSEWHERE)
-        if os.getuid() == 0:
+        if uid == 0:
             raise CommandFailed(AS_ROOT)
-        launchctl = Launchctl(run_tool, os.getuid(), time.sleep)
+        launchctl = Launchctl(run, uid, time.sleep)
         folder = paths.launch_agents_folder()
         self.agent = Agent(DAEMON_LABEL, folder, launchctl)
         self.menubar = Agent(MENUBAR_LABEL, folder, launchctl)
@@ -62,10 +62,8 @@ class ThisMac:
         return self._service(self.client())
 
     def install(self) -> tuple[Change, DaemonStatus]:
-        given = new_environment()
-        settings = _settings(given)
-        log = paths.terminal_log()
-        spec = daemon_spec(program(), given, log, SHUTDOWN_SECONDS)
+        spec = new_spec()
+        settings = _settings(spec.environment)
         return self._service(_client(settings)).install(spec, settings.digest)
 
     def install_menubar(self) -> Change:
@@ -75,6 +73,17 @@ class ThisMac:
     def _service(self, client: Client) -> Service:
         starts = Starts(paths.starts_file())
         return Service(self.agent, client, starts, Waiting(time.sleep, time.monotonic))
+
+
+def this_mac() -> ThisMac:
+    return ThisMac(run_tool, platform.system(), os.getuid())
+
+
+def new_spec() -> AgentSpec:
+    """The daemon's agent as it would be installed from this shell."""
+    given = new_environment()
+    grace_seconds = _settings(given).shutdown_grace_seconds
+    return daemon_spec(program(), given, paths.terminal_log(), grace_seconds)
 
 
 def new_environment() -> dict[str, str]:

@@ -49,6 +49,7 @@ def test_under_launchd_a_start_that_cannot_work_is_kept_and_logged_and_exits_wit
     account, taken_port, tmp_path
 ):
     words = daemon_spec(("mlxd",), {}, LOG, 5.0).program[1:]
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     given = account | {"MLXD_PORT": taken_port, "MLXD_MODEL": str(tmp_path)}
     done = mlxd(*words, environment=given)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
