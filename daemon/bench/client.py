@@ -1,7 +1,7 @@
 """A client that streams chat completions and can hang up where a scenario says so.
 
 It understands what both servers send: text deltas, thinking under either of its two names, a
-usage chunk, and SSE comments that tell how far a prompt has been read.
+usage chunk, tool calls in pieces, and SSE comments that tell how far a prompt has been read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx2
 
-from daemon.bench.traffic import Answer, Cancel
+from daemon.bench.traffic import Answer, Cancel, ToolCall
 from daemon.errors import CommandFailed
 
 _PROGRESS = re.compile(r"(\d+)/(\d+)")
@@ -38,15 +38,22 @@ class Reply:
     deltas: int = 0
     prompt: int = -1
     reused: int = -1
+    generated: int = -1
     first_token_seconds: float | None = None
     seconds: float = 0.0
     progress: ReadProgress | None = None
     is_cancelled: bool = False
+    _calls: dict[int, ToolCall] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
     @property
     def answer(self) -> Answer:
-        return Answer(self.text, self.thinking)
+        return Answer(self.text, self.thinking, tuple(self._calls.values()))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the whole prompt has been read."""
+        return self.deltas > 0 or self.prompt >= 0
 
     def take(self, line: str) -> None:
         """One line of the event stream."""
@@ -64,16 +71,30 @@ class Reply:
         if usage := chunk.get("usage"):
             self.prompt = usage["prompt_tokens"]
             self.reused = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+            self.generated = usage.get("completion_tokens", -1)
 
     def _take_delta(self, delta: Mapping[str, Any]) -> None:
         text = delta.get("content") or ""
         thinking = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        if text or thinking:
+        calls = delta.get("tool_calls") or ()
+        if text or thinking or calls:
             self.text += text
             self.thinking += thinking
             self.deltas += 1
             if self.first_token_seconds is None:
                 self.first_token_seconds = time.monotonic() - self._began
+        for number, call in enumerate(calls):
+            self._take_call(call.get("index", number), call)
+
+    def _take_call(self, index: int, part: Mapping[str, Any]) -> None:
+        """More of a call: its id and name come once, its arguments in pieces."""
+        call = self._calls.get(index, ToolCall("", "", ""))
+        function = part.get("function") or {}
+        self._calls[index] = ToolCall(
+            part.get("id") or call.id,
+            function.get("name") or call.name,
+            call.arguments + (function.get("arguments") or ""),
+        )
 
     def end(self) -> None:
         self.seconds = time.monotonic() - self._began

@@ -1,21 +1,26 @@
 """Plays scenarios against one server and counts each request against its floor.
 
-Prompts are encoded here, with the model's own template and tokenizer, before they are sent: the
-floor does not depend on what a server says. A server that renders another prompt is found out by
-its own count of the prompt's tokens, which then stands in the report.
+Prompts are encoded here, with the model's own template and tokenizer, before they are sent. A
+server that renders another prompt is found out by its own count of the prompt's tokens, which then
+stands in the report.
+
+The ids of an answer are not on the wire, but their number is. Where a prompt goes on from an
+answer that comes back with its meaning unchanged, its floor is what the server counts of it beyond
+the earlier prompt and that answer, if this is less: so answers count, however they are spelled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from daemon.bench.client import Reply, ask
-from daemon.bench.floor import History, boundary_before, floor, output_encoder
+from daemon.bench.floor import History, boundary_before, common_prefix, floor, output_encoder
 from daemon.bench.peers import Reading, Server
 from daemon.bench.report import RequestResult, ScenarioResult
 from daemon.bench.traffic import Answer, Request, Scenario
@@ -24,6 +29,7 @@ from mlx_backend.messages import TokenIds
 
 LETTER_BIAS = 100.0
 _LETTERS = "abcdefghklmnoprstuvw"
+_THOUGHT = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,16 @@ class _Sent:
     body: dict[str, Any]
     prompt: TokenIds
     floor: int
+    after: int | None = None
+    """Tokens of the prompt and the answer that this one goes on from, if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A prompt as it was encoded here, and the server's count of it with its answer."""
+
+    prompt: TokenIds
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -47,12 +63,14 @@ class Player:
     is_cuttable: bool
     plain_answers: bool
     _history: History = field(default_factory=History)
+    _answered: dict[str, _Answered] = field(default_factory=dict)
     _sent: int = 0
 
     async def play(self, scenario: Scenario) -> ScenarioResult:
         before, distinct = await self.server.tally(), self._history.distinct
         began = time.monotonic()
         answers: dict[str, Answer] = {}
+        self._answered.clear()
         results = [await self._play_wave(wave, answers) for wave in scenario.waves]
         seconds = time.monotonic() - began
         after = await self.server.tally()
@@ -73,7 +91,7 @@ class Player:
         results = []
         for each, reply in zip(sent, replies, strict=True):
             answers[each.request.label] = reply.answer
-            self._remember(each.prompt, reply.answer)
+            self._remember(each, reply)
             told = await self.server.last_cancelled() if reply.is_cancelled else None
             results.append(_result(each, reply, told))
         return results
@@ -90,7 +108,36 @@ class Player:
         if not self.is_cuttable:
             known = boundary_before(self.encoder, prompt, messages, request.tools, known)
         self._history.add(prompt)
-        return _Sent(request, self._body(request, messages), prompt, floor(prompt, known))
+        after = self._after(request, answers, messages, prompt)
+        return _Sent(request, self._body(request, messages), prompt, floor(prompt, known), after)
+
+    def _after(
+        self,
+        request: Request,
+        answers: Mapping[str, Answer],
+        messages: list[dict[str, Any]],
+        prompt: TokenIds,
+    ) -> int | None:
+        """What the server counted of the prompt and answer that `prompt` goes on from, if all of
+        both is in it."""
+        echo = request.last_echo
+        answered = self._answered.get(echo.label) if echo else None
+        if echo is None or answered is None or not echo.is_answer(answers[echo.label]):
+            return None
+        if common_prefix(answered.prompt, prompt) < len(answered.prompt):
+            return None
+        if answers[echo.label].thinking and not self._shows_thought(request, messages, prompt):
+            return None
+        return answered.tokens
+
+    def _shows_thought(
+        self, request: Request, messages: list[dict[str, Any]], prompt: TokenIds
+    ) -> bool:
+        """Whether the template writes the thought of the last answer."""
+        last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
+        without = {k: v for k, v in messages[last].items() if k != "reasoning_content"}
+        changed = [*messages[:last], without, *messages[last + 1 :]]
+        return len(self.encoder.chat(changed, request.tools)) < len(prompt)
 
     def _body(self, request: Request, messages: list[dict[str, Any]]) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -101,15 +148,27 @@ class Player:
         }
         if request.tools:
             body["tools"] = request.tools
+        if request.must_call:
+            body |= {"tool_choice": "required", "parallel_tool_calls": False}
         if self.plain_answers:
-            letter = output_encoder(self.encoder)(_LETTERS[self._sent % len(_LETTERS)])
-            body["logit_bias"] = {str(int(letter[-1])): LETTER_BIAS}
+            body["logit_bias"] = self._bias(request)
         self._sent += 1
         return body
 
-    def _remember(self, prompt: TokenIds, answer: Answer) -> None:
-        output = output_encoder(self.encoder)(answer.thinking or answer.text)
-        self._history.add(np.concatenate([prompt, output]))
+    def _bias(self, request: Request) -> dict[str, float]:
+        encode = output_encoder(self.encoder)
+        letters = _LETTERS[self._sent % len(_LETTERS)] + request.blanks
+        bias = {str(int(encode(letter)[-1])): LETTER_BIAS for letter in letters}
+        if request.must_call and len(thought := encode(_THOUGHT)) == 1:
+            bias[str(int(thought[0]))] = -LETTER_BIAS
+        return bias
+
+    def _remember(self, sent: _Sent, reply: Reply) -> None:
+        output = output_encoder(self.encoder)(reply.thinking or reply.text)
+        self._history.add(np.concatenate([sent.prompt, output]))
+        if reply.prompt >= 0 and reply.generated >= 0:
+            counted = _Answered(sent.prompt, reply.prompt + reply.generated)
+            self._answered[sent.request.label] = counted
 
 
 def _result(sent: _Sent, reply: Reply, told: Reading | None) -> RequestResult:
@@ -117,13 +176,21 @@ def _result(sent: _Sent, reply: Reply, told: Reading | None) -> RequestResult:
     if reply.reused >= 0:
         told = Reading(reply.reused, reply.prompt - reply.reused)
     seen_read = reply.progress[0] if reply.progress else None
+    counted = told.reused + told.read if told and reply.has_begun else None
     return RequestResult(
         label=sent.request.label,
-        prompt=reply.prompt if reply.prompt >= 0 else len(sent.prompt),
-        floor=sent.floor,
+        prompt=counted or len(sent.prompt),
+        floor=_floor(sent, counted),
         reused=told.reused if told else None,
         read=told.read if told else seen_read,
         first_token_seconds=reply.first_token_seconds,
         seconds=reply.seconds,
         is_cancelled=reply.is_cancelled,
     )
+
+
+def _floor(sent: _Sent, counted: int | None) -> int:
+    """`counted`: the server's count of the prompt."""
+    if sent.after is None or counted is None:
+        return sent.floor
+    return max(1, min(sent.floor, counted - sent.after))

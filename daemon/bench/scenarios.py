@@ -2,6 +2,7 @@
 
 Each has the shape that was seen on the wire: a long head of system text and tool definitions,
 tool calls with arguments, tool results that are files, and the whole history in every request.
+Where a tool is called once, the model is made to call it; several calls at once are scripted.
 Sizes are tokens, chosen so that a tiny model plays all of them in about a minute; `Sizes.scale`
 stretches the texts for models and machines that can do more.
 """
@@ -9,10 +10,10 @@ stretches the texts for models and machines that can do more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daemon.bench.texts import Author
-from daemon.bench.traffic import Cancel, Conversation, Request, Scenario
+from daemon.bench.traffic import Cancel, Conversation, Request, Scenario, Spelling
 
 Wave = tuple[Request, ...]
 
@@ -48,7 +49,7 @@ def _retry_in_decode(author: Author) -> Iterator[Wave]:
     """The user interrupts an answer, sends the same again, then goes on from a partial one."""
     asked = _opened(author).user(author.prose("first task", 300))
     yield (asked.request("cut", 400, Cancel(after_deltas=12)),)
-    yield (asked.request("again"),)
+    yield (asked.call("again"),)
     worked = asked.worked("again", {"src/a.py": author.source("src/a.py", 500)})
     yield (worked.request("cut later", 400, Cancel(after_deltas=12)),)
     noted = worked.answered("cut later").user(author.prose("interrupted by the user", 60))
@@ -65,12 +66,32 @@ def _retry_in_read(author: Author) -> Iterator[Wave]:
 
 def _tool_loop(author: Author) -> Iterator[Wave]:
     """One task, ten tool calls, each result a file."""
+    return _loop(author, Spelling.AS_SENT)
+
+
+def _rewritten_calls(author: Author) -> Iterator[Wave]:
+    """The same by a client that parses the arguments and writes them anew."""
+    return _loop(author, Spelling.REWRITTEN)
+
+
+def _loop(author: Author, spelling: Spelling) -> Iterator[Wave]:
     talk = _opened(author).user(author.prose("fix the failing test", 250))
     for turn in range(10):
-        yield (talk.request(f"turn {turn}"),)
+        yield (talk.call(f"turn {turn}"),)
         path = f"src/module_{turn}.py"
-        talk = talk.worked(f"turn {turn}", {path: author.source(path, 350 + 40 * turn)})
+        results = {path: author.source(path, 350 + 40 * turn)}
+        talk = talk.worked(f"turn {turn}", results, spelling=spelling)
     yield (talk.request("last"),)
+
+
+def _trimmed_answers(author: Author) -> Iterator[Wave]:
+    """Ten answers in text that come back without the white space around them."""
+    talk = _opened(author)
+    for turn in range(10):
+        talk = talk.user(author.prose(f"question {turn}", 200))
+        asked = talk.request(f"turn {turn}", max_tokens=16)
+        yield (replace(asked, blanks=" \n"),)
+        talk = talk.answered(f"turn {turn}", spelling=Spelling.REWRITTEN)
 
 
 def _sub_agents_in_turn(author: Author) -> Iterator[Wave]:
@@ -80,7 +101,7 @@ def _sub_agents_in_turn(author: Author) -> Iterator[Wave]:
     head = _opened(author, "explorer")
     for n in range(4):
         child = head.user(author.prose(f"look at part {n}", 200))
-        yield (child.request(f"child {n}"),)
+        yield (child.call(f"child {n}"),)
         path = f"part_{n}/main.py"
         child = child.worked(f"child {n}", {path: author.source(path, 500)})
         yield (child.request(f"child {n} done"),)
@@ -94,7 +115,7 @@ def _sub_agents_at_once(author: Author) -> Iterator[Wave]:
         _opened(author, system=1000, tools=2000).user(author.prose(f"part {n}", 200))
         for n in range(4)
     ]
-    yield tuple(child.request(f"child {n}") for n, child in enumerate(children))
+    yield tuple(child.call(f"child {n}") for n, child in enumerate(children))
     worked = [
         child.worked(f"child {n}", {f"part_{n}.py": author.source(f"part_{n}.py", 400)})
         for n, child in enumerate(children)
@@ -112,7 +133,7 @@ def _fork(author: Author) -> Iterator[Wave]:
         talk = talk.answered(f"turn {turn}").user(author.prose(f"go on {turn}", 300))
     for n in range(2):
         fork = middle.user(author.prose(f"other way {n}", 300))
-        yield (fork.request(f"fork {n}"),)
+        yield (fork.call(f"fork {n}"),)
         path = f"fork_{n}.py"
         fork = fork.worked(f"fork {n}", {path: author.source(path, 400)})
         yield (fork.request(f"fork {n} done"),)
@@ -140,7 +161,7 @@ def _ring(author: Author) -> Iterator[Wave]:
     for turn in range(3):
         for n, talk in enumerate(talks):
             label = f"session {n} turn {turn}"
-            yield (talk.request(label),)
+            yield (talk.call(label),)
             path = f"session_{n}/file_{turn}.py"
             talks[n] = talk.worked(label, {path: author.source(path, 250)})
 
@@ -148,7 +169,7 @@ def _ring(author: Author) -> Iterator[Wave]:
 def _side_calls(author: Author) -> Iterator[Wave]:
     """Twelve small calls without tools (titles, summaries) between two turns of a session."""
     main = _opened(author).user(author.prose("the task", 600))
-    yield (main.request("main"),)
+    yield (main.call("main"),)
     for n in range(12):
         side = Conversation().system(author.prose("write a title", 120))
         yield (side.user(author.prose(f"text {n}", 150)).request(f"side {n}", 6),)
@@ -160,7 +181,7 @@ def _compaction(author: Author) -> Iterator[Wave]:
     opened = _opened(author)
     talk = opened.user(author.prose("the task", 250))
     for turn in range(4):
-        yield (talk.request(f"turn {turn}"),)
+        yield (talk.call(f"turn {turn}"),)
         path = f"file_{turn}.py"
         talk = talk.worked(f"turn {turn}", {path: author.source(path, 600)})
     yield (talk.request("turn 4"),)
@@ -168,7 +189,7 @@ def _compaction(author: Author) -> Iterator[Wave]:
     yield (summing.request("summary", 24),)
     talk = opened.user(author.prose("summary of the work so far", 500))
     for turn in range(5, 8):
-        yield (talk.request(f"turn {turn}"),)
+        yield (talk.call(f"turn {turn}"),)
         path = f"file_{turn}.py"
         talk = talk.worked(f"turn {turn}", {path: author.source(path, 400)})
 
@@ -209,7 +230,7 @@ def _own_system_text(author: Author) -> Iterator[Wave]:
     for n in range(3):
         own = Conversation(parent.tools).system(author.prose(f"sub-agent {n} instructions", 300))
         child = own.user(author.prose(f"part {n}", 200))
-        yield (child.request(f"child {n}"),)
+        yield (child.call(f"child {n}"),)
         path = f"part_{n}.py"
         child = child.worked(f"child {n}", {path: author.source(path, 400)})
         yield (child.request(f"child {n} done"),)
@@ -229,6 +250,8 @@ SCENARIOS: dict[str, Callable[[Author], Iterator[Wave]]] = {
     "cancel in decode": _retry_in_decode,
     "cancel at 60 % of a read": _retry_in_read,
     "tool loop of 10": _tool_loop,
+    "tool loop, calls rewritten": _rewritten_calls,
+    "answers trimmed": _trimmed_answers,
     "4 sub-agents in turn": _sub_agents_in_turn,
     "4 sub-agents at once, cold": _sub_agents_at_once,
     "fork in the middle": _fork,

@@ -32,7 +32,12 @@ _TOOL_LIST = (
     "read_file write_file edit_file list_folder search_text search_names run_command read_output "
     "stop_command fetch_page ask_user plan_steps start_agent wait_agent apply_patch show_diff"
 )
-_TYPES = ("string", "integer")
+_TYPES: tuple[dict[str, Any], ...] = (
+    {"type": "string", "maxLength": 16},
+    {"type": "integer", "minimum": 0, "maximum": 99},
+    {"type": "string", "maxLength": 8},
+)
+"""Bounded, so that a call which a grammar asks of a model of random weights comes to an end."""
 _NOUNS, _VERBS, _TOOL_NAMES = _NOUN_LIST.split(), _VERB_LIST.split(), _TOOL_LIST.split()
 
 
@@ -62,11 +67,13 @@ class Author:
 
     def _tool(self, label: str, name: str, tokens: int) -> dict[str, Any]:
         random = Random(f"{self.seed}/{label}/{name}")
-        properties = {
-            noun: {"type": kind, "description": f"The {noun} to {random.choice(_VERBS)}."}
-            for noun, kind in zip(random.sample(_NOUNS, 2), _TYPES, strict=True)
+        properties = dict(zip(random.sample(_NOUNS, 3), _TYPES, strict=True))
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
         }
-        schema = {"type": "object", "properties": properties, "required": [next(iter(properties))]}
         left = tokens - round(len(json.dumps(schema)) / self.characters_per_token) - 40
         description = self.prose(f"{label} {name}", max(8, left))
         function = {"name": name, "description": description, "parameters": schema}

@@ -19,7 +19,7 @@ from daemon.bench.play import Player
 from daemon.bench.report import ScenarioResult
 from daemon.bench.scenarios import Sizes, all_scenarios
 from daemon.bench.traffic import Scenario
-from mlx_backend.messages import TokenIds, token_ids
+from mlx_backend.messages import token_ids
 from tests.bench.qwen_like import QwenLikePrompts
 
 TRAFFIC = {scenario.name: scenario for scenario in all_scenarios(Sizes(scale=0.2))}
@@ -38,10 +38,13 @@ class Events(httpx2.AsyncByteStream):
 class CannedServer:
     """Answers with the letter that the bias asks for; reuses all it has seen, or nothing.
 
-    Implements `peers.Server`. It tells its counters if `tells`.
+    Implements `peers.Server`. It tells its counters if `tells`. It makes the call that is asked
+    for if `calls`, and has its own words for it in later prompts if `remembers`.
     """
 
     reuses: bool = True
+    calls: bool = True
+    remembers: bool = True
     tells: bool = False
     name: str = "canned"
     model: str = "a model"
@@ -49,6 +52,8 @@ class CannedServer:
     last: Reading | None = None
     seen: History = field(default_factory=History)
     encoder: QwenLikePrompts = field(default_factory=QwenLikePrompts)
+    called: dict[str, dict[str, str]] = field(default_factory=dict)
+    asked: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def http(self) -> httpx2.AsyncClient:
@@ -58,14 +63,37 @@ class CannedServer:
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)
         assert body["model"] == self.model
-        prompt = self.encoder.chat(body["messages"], body.get("tools", ())).tokens
+        self.asked.append(body)
+        messages = [self._as_called(message) for message in body["messages"]]
+        prompt = self.encoder.chat(messages, body.get("tools", ())).tokens
         reused = min(self.seen.known(prompt), len(prompt) - 1) if self.reuses else 0
         self.read += len(prompt) - reused
         self.last = Reading(reused, len(prompt) - reused)
-        (letter,) = map(int, body["logit_bias"])
-        output = [letter] * body["max_tokens"]
-        self.seen.add(np.concatenate([prompt, token_ids(output)]))
-        return httpx2.Response(200, stream=Events(_lines(prompt, reused, bytes(output).decode())))
+        letter = next(int(token) for token, bias in body["logit_bias"].items() if bias > 0)
+        thought = chr(letter) * body["max_tokens"]
+        deltas: list[dict[str, Any]] = [{"reasoning_content": letter} for letter in thought]
+        output = thought
+        if self.calls and body.get("tool_choice") == "required":
+            call = self._call()
+            deltas, output = _in_pieces(call), _written(call["function"])
+        self.seen.add(np.concatenate([prompt, token_ids(list(output.encode()))]))
+        lines = _lines(len(prompt), reused, deltas, len(output))
+        return httpx2.Response(200, stream=Events(lines))
+
+    def _call(self) -> dict[str, Any]:
+        number = len(self.called)
+        function = {
+            "name": "find",
+            "arguments": json.dumps({"path": f"{number}.py", "line": number}),
+        }
+        self.called[f"call_{number}"] = function
+        return {"id": f"call_{number}", "type": "function", "function": function}
+
+    def _as_called(self, message: dict[str, Any]) -> dict[str, Any]:
+        calls = message.get("tool_calls") or ()
+        if not self.remembers or not all(call["id"] in self.called for call in calls):
+            return message
+        return message | {"tool_calls": [{"function": self.called[call["id"]]} for call in calls]}
 
     async def read_progress(self) -> ReadProgress | None:
         return (60, 100)
@@ -77,11 +105,26 @@ class CannedServer:
         return self.last if self.tells else None
 
 
-def _lines(prompt: TokenIds, reused: int, text: str) -> list[str]:
-    deltas: list[dict[str, Any]] = [{"reasoning_content": letter} for letter in text]
+def _in_pieces(call: dict[str, Any]) -> list[dict[str, Any]]:
+    """The deltas of a call: its name, then its arguments in two parts."""
+    arguments = call["function"]["arguments"]
+    begun = {**call, "index": 0, "function": {**call["function"], "arguments": ""}}
+    rest = [{"index": 0, "function": {"arguments": a}} for a in (arguments[:9], arguments[9:])]
+    return [{"tool_calls": [part]} for part in [begun, *rest]]
+
+
+def _written(function: dict[str, str]) -> str:
+    """A call as it is sampled behind an open thought; history says the same."""
+    return f"\n</think>\n\n\n<tool_call>{json.dumps(function)}</tool_call>"
+
+
+def _lines(prompt: int, reused: int, deltas: list[dict[str, Any]], generated: int) -> list[str]:
     chunks = [{"choices": [{"delta": delta}]} for delta in deltas]
-    details = {"cached_tokens": reused}
-    usage = {"prompt_tokens": len(prompt), "prompt_tokens_details": details}
+    usage = {
+        "prompt_tokens": prompt,
+        "prompt_tokens_details": {"cached_tokens": reused},
+        "completion_tokens": generated,
+    }
     events = [json.dumps(chunk) for chunk in [*chunks, {"choices": [], "usage": usage}]]
     return [f"data: {event}" for event in [*events, "[DONE]"]]
 
@@ -96,6 +139,41 @@ def test_a_server_that_reuses_all_it_has_seen_reads_the_floor(name: str) -> None
     result = played(CannedServer(), TRAFFIC[name])
     assert [request.read for request in result.requests] == [r.floor for r in result.requests]
     assert result.read_per_floor == 1.0
+
+
+def test_a_client_that_writes_calls_anew_sends_their_own_ids_and_meaning() -> None:
+    server = CannedServer()
+    played(server, TRAFFIC["tool loop, calls rewritten"])
+    assert [body.get("tool_choice") for body in server.asked] == ["required"] * 10 + [None]
+    *_, calling, result = server.asked[-1]["messages"]
+    (call,) = calling["tool_calls"]
+    assert (call["id"], result["tool_call_id"]) == ("call_9", "call_9")
+    assert call["function"] == {"name": "find", "arguments": '{"line":9,"path":"9.py"}'}
+
+
+def test_a_server_that_takes_a_call_written_anew_for_another_reads_it_again() -> None:
+    forgetful = CannedServer(remembers=False)
+    as_sent = played(forgetful, TRAFFIC["tool loop of 10"])
+    rewritten = played(forgetful, TRAFFIC["tool loop, calls rewritten"])
+    assert as_sent.read_per_floor == 1.0
+    assert rewritten.read_per_floor > 1.05
+    later = rewritten.requests[1:]
+    assert all(request.read > request.floor for request in later)
+
+
+def test_the_floor_after_a_call_is_its_result_and_nothing_of_the_call() -> None:
+    server = CannedServer()
+    first, second, *_ = played(server, TRAFFIC["tool loop of 10"]).requests
+    called = len(_written(server.called["call_0"]))
+    assert second.floor == second.prompt - first.prompt - called
+
+
+def test_a_server_that_makes_no_call_gets_scripted_ones() -> None:
+    server = CannedServer(calls=False)
+    result = played(server, TRAFFIC["tool loop of 10"])
+    assert result.read_per_floor == 1.0
+    (call,) = server.asked[1]["messages"][-2]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"path": "src/module_0.py"}
 
 
 def test_a_server_that_reuses_nothing_reads_every_prompt() -> None:
