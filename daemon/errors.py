@@ -68,6 +68,14 @@ class Unauthorized(DaemonError):
     code = "token_required"
 
 
+class InvalidApiKey(DaemonError):
+    """An API key is set, and the request does not show it."""
+
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+
+
 class MemoryOverflow(ContextOverflow):
     """The prompt cannot fit the memory, whatever gave way; as with the context, shorten it."""
 
@@ -89,6 +97,14 @@ class NotFound(DaemonError):
 class MethodNotAllowed(DaemonError):
     status = 405
     kind = "invalid_request_error"
+
+
+class BodyTooSlow(DaemonError):
+    """The body did not come to its end in time; the connection is closed with the answer."""
+
+    status = 408
+    kind = "invalid_request_error"
+    code = "body_too_slow"
 
 
 class BodyTooLarge(DaemonError):

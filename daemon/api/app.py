@@ -19,8 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daemon.api.admin import Admin, Identity
 from daemon.api.anthropic_messages import AnthropicMessages, AnthropicTokenCount
+from daemon.api.api_key import KeyHolders
 from daemon.api.authority import Authority, install
 from daemon.api.cache_api import cache_routes
+from daemon.api.cors import NamedOrigins
 from daemon.api.dialect import Dialect
 from daemon.api.door import REQUEST_ID, Door
 from daemon.api.endpoint import Endpoint
@@ -32,7 +34,7 @@ from daemon.api.requests_api import request_routes
 from daemon.api.response_store import ResponseStore
 from daemon.api.responses import error_response
 from daemon.api.responses_api import response_routes
-from daemon.api.security import LocalOnly
+from daemon.api.security import Access, LocalOnly
 from daemon.api.sessions_api import session_routes
 from daemon.api.stop_api import stop_routes
 from daemon.api.token_count import CountingDialect, TokenCount
@@ -56,9 +58,10 @@ def build_app(
     new_id: Callable[[], str] = new_request_id,
     authority: Authority | None = None,
     stop: Callable[[], None] = lambda: None,
+    access: Access = Access(),  # noqa: B008  (frozen)
 ) -> ASGIApp:
     """Without `authority` the routes that ask for the daemon's own token are closed. `stop` ends
-    the daemon, once what was asked is answered."""
+    the daemon, once what was asked is answered. `access` is who may speak to it at all."""
     admin = Admin(door.engine, identity)
     kept = ResponseStore()
     dialects = (*DIALECTS, OpenAIResponses(kept))
@@ -88,7 +91,16 @@ def build_app(
     )
     routed.router.redirect_slashes = False
     install(routed, authority)
-    return RequestIds(LocalOnly(NoWebSocket(routed), identity.port), new_id)
+    return RequestIds(_guarded(NoWebSocket(routed), identity.port, access, authority), new_id)
+
+
+def _guarded(app: ASGIApp, port: int, access: Access, authority: Authority | None) -> ASGIApp:
+    """What was not set costs a request nothing."""
+    if access.api_key is not None:
+        app = KeyHolders(app, access.api_key, authority)
+    if access.origins:
+        app = NamedOrigins(app, access.origins)
+    return LocalOnly(app, port, access)
 
 
 class RequestIds:
