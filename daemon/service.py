@@ -27,7 +27,7 @@ START_SECONDS = 60.0
 SETTLE_SECONDS = 10.0
 """How long a model that loads is watched: one that is missing or damaged is found out by then."""
 
-STOP_SECONDS = 60.0
+STOP_SECONDS = 75.0
 """How long running requests may hold up a stop that was asked for, before launchd enforces it."""
 
 POLL_SECONDS = 0.25
