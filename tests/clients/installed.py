@@ -27,6 +27,7 @@ NPM_OPTIONS = (
     "--no-save",
     "--loglevel=error",
     "--fetch-retries=1",
+    "--fetch-retry-mintimeout=1000",
     "--fetch-retry-maxtimeout=5000",
 )
 NEWER_PYTHONS = ("python3.13", "python3.14", "python3.12")
