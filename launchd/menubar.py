@@ -7,6 +7,7 @@ macOS only and is an extra; whatever is clicked is carried out by callables that
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -247,13 +248,18 @@ def _titles(items: Sequence[Item]) -> list[str]:
     return [title for each in items if each != RULE for title in (each.title, *_titles(each.items))]
 
 
+def require_extra() -> None:
+    """Raises ServiceError without rumps."""
+    if importlib.util.find_spec("rumps") is None:
+        raise ServiceError(
+            "The menu bar takes the extra `menubar`: install mlxd again with it, as in "
+            "`uv tool install --force '.[menubar]'` or `pipx install --force '.[menubar]'`."
+        )
+
+
 def run(look: Callable[[], Menu], act: Callable[[Action, str], None]) -> None:
     """Show the menu until one quits. Raises ServiceError without rumps."""
-    try:
-        import rumps
-    except ImportError as error:
-        raise ServiceError(
-            "The menu bar takes the extra `menubar`: `uv tool install 'mlxd[menubar]'` or "
-            "`pipx install 'mlxd[menubar]'`, both with --force if mlxd is there already."
-        ) from error
+    require_extra()
+    import rumps
+
     Bar(rumps, look, act).run()

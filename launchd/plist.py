@@ -32,7 +32,8 @@ OWNER_ONLY = 0o077
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
     """An agent of one account: the first word of `program` is an absolute path, and `log` takes
-    what it writes to its terminal. `shutdown_seconds` is what it may take to end.
+    what it writes to its terminal. `shutdown_seconds` is what it may take to end. One that
+    `restarts` is started again after a crash, and after no other end.
     """
 
     label: str
@@ -40,6 +41,7 @@ class AgentSpec:
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     shutdown_seconds: float = 5.0
+    restarts: bool = True
 
 
 def rendered(spec: AgentSpec) -> bytes:
@@ -56,7 +58,7 @@ def _fields(spec: AgentSpec) -> dict[str, Any]:
         "ProgramArguments": list(spec.program),
         "EnvironmentVariables": dict(spec.environment),
         "RunAtLoad": True,
-        "KeepAlive": {"SuccessfulExit": False},
+        "KeepAlive": {"SuccessfulExit": False} if spec.restarts else False,
         "ThrottleInterval": THROTTLE_SECONDS,
         "ExitTimeOut": int(spec.shutdown_seconds) + EXIT_MARGIN_SECONDS,
         "ProcessType": "Interactive",

@@ -25,4 +25,6 @@ def daemon_spec(
 
 
 def menubar_spec(program: Sequence[str], environment: Mapping[str, str], log: Path) -> AgentSpec:
-    return AgentSpec(MENUBAR_LABEL, (*program, "menubar"), log, dict(environment))
+    """One that cannot run, as without its extra, is not tried again until the next login."""
+    words = (*program, "menubar")
+    return AgentSpec(MENUBAR_LABEL, words, log, dict(environment), restarts=False)

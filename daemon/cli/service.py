@@ -22,6 +22,10 @@ def install(
 ) -> None:
     """Start the daemon now and at every login, as a service of this account."""
     mac = _this_mac()
+    if menubar:
+        from launchd.menubar import require_extra
+
+        require_extra()
     change, found = mac.install()
     if menubar:
         mac.install_menubar()
@@ -67,7 +71,9 @@ def stop(as_json: JsonFlag = False) -> None:
 
 def restart(as_json: JsonFlag = False) -> None:
     """Start the service anew: for changed settings, or after an upgrade."""
-    found = _this_mac().service().restart()
+    mac = _this_mac()
+    found = mac.service().restart()
+    mac.restart_menubar()
     say(f"Restarted: {answering(found)}", _facts(found), as_json)
 
 

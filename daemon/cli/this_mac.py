@@ -70,6 +70,12 @@ class ThisMac:
         log = paths.logs_folder() / "menubar.log"
         return self.menubar.install(menubar_spec(program(), new_environment(), log))
 
+    def restart_menubar(self) -> None:
+        """One that runs may be of another version by now."""
+        if self.menubar.state().is_running:
+            self.menubar.end()
+            self.menubar.start()
+
     def _service(self, client: Client) -> Service:
         starts = Starts(paths.starts_file())
         return Service(self.agent, client, starts, Waiting(time.sleep, time.monotonic))

@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from daemon import logs
 from daemon.cli.menubar import Bar
 from daemon.cli.stopped import refusal_words, service_words
 from daemon.errors import CommandFailed, NotRunning
@@ -79,6 +80,17 @@ def test_without_launchd_the_commands_say_what_to_do_instead(account, command):
     assert done.returncode == 1
     assert "mlxd serve" in done.stderr
     assert not list(Path(account["HOME"]).rglob("*.plist"))
+
+
+def test_what_nobody_rotates_is_emptied_before_it_is_larger_than_a_log(tmp_path):
+    file = tmp_path / "launchd.log"
+    logs.cut_short(file)
+    file.write_bytes(b"x" * 1000)
+    logs.cut_short(file)
+    assert file.stat().st_size == 1000
+    os.truncate(file, logs.MAX_FILE_BYTES + 1)
+    logs.cut_short(file)
+    assert file.stat().st_size == 0
 
 
 def test_what_is_known_of_a_stopped_service_is_told():

@@ -63,6 +63,12 @@ def test_it_starts_at_login_and_again_after_a_crash_only_and_not_at_once():
     assert found["ProcessType"] == "Interactive"
 
 
+def test_one_that_does_not_restart_starts_at_login_only():
+    found = read_back(replace(SPEC, restarts=False))
+    assert found["RunAtLoad"] is True
+    assert found["KeepAlive"] is False
+
+
 def test_launchd_waits_longer_than_the_daemon_takes_to_end():
     assert read_back()["ExitTimeOut"] > SPEC.shutdown_seconds + 5
 

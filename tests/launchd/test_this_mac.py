@@ -59,6 +59,10 @@ def test_the_settings_file_counts_for_the_service_and_the_menu_bar_is_another_ag
     assert mac.settings().port == 9003
     found = plistlib.loads(mac.menubar.plist.read_bytes())
     assert found["ProgramArguments"][-1] == "menubar"
+    assert found["KeepAlive"] is False
+    pid = mac.menubar.state().pid
+    mac.restart_menubar()
+    assert mac.menubar.state().pid != pid
     assert mac.menubar.plist != mac.agent.plist
 
 
