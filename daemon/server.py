@@ -3,7 +3,7 @@
 Where this differs from the stock server: the main loop waits for an event instead of ticking ten
 times a second; signals are its own, so that a clean stop exits with 0 and not with -15, which
 launchd counts as a crash; on stopping, the engine closes first, so that each open stream gets its
-last event; what is not even HTTP is refused in JSON. Sockets are bound by the caller, before the
+last event. Sockets are bound by the caller, before the
 model loads. Nothing is logged of a request.
 """
 
@@ -14,14 +14,13 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from daemon.api.openai_fields import dump, error_fields
-from daemon.errors import BadRequest
+from daemon.connections import JsonProtocol
 
 KEEP_ALIVE_SECONDS = 180
 """Clients pool connections and do not repeat a POST that met a closed one."""
@@ -29,57 +28,6 @@ KEEP_ALIVE_SECONDS = 180
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LAST_WORDS_SECONDS = 1.0
 """After the engine has closed: how long answers may take to write what is left."""
-
-
-class JsonProtocol(H11Protocol):
-    """HTTP/1.1 that refuses what it cannot parse in the same form as every other error.
-
-    A connection that does not get a request's head together is closed like one that is idle:
-    uvicorn would wait for it without end, and each holds one of the files a process may open.
-    """
-
-    _head_deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._drop_deadline()
-
-    def _watch_head(self) -> None:
-        """The deadline counts from the connection's or the head's first byte, not from its last."""
-        if self.conn.their_state is not h11.IDLE:
-            self._drop_deadline()
-        elif self._head_deadline is None:
-            close = self.timeout_keep_alive_handler
-            self._head_deadline = self.loop.call_later(self.timeout_keep_alive, close)
-
-    def _drop_deadline(self) -> None:
-        if self._head_deadline is not None:
-            self._head_deadline.cancel()
-            self._head_deadline = None
-
-    def _should_upgrade(self) -> bool:
-        """Never: `api/upgrades` answers. uvicorn would log what to install for it."""
-        return False
-
-    def send_400_response(self, msg: str) -> None:
-        body = dump(error_fields(BadRequest(msg, code="invalid_http")))
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]
-        response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
-        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -95,8 +43,9 @@ class Server(uvicorn.Server):
         close: Callable[[float], Awaitable[None]],
         grace_seconds: float,
         keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
+        most_connections: int | None = None,
     ) -> None:
-        super().__init__(_configuration(app, keep_alive_seconds))
+        super().__init__(_configuration(app, keep_alive_seconds, most_connections))
         self._close = close
         self._grace_seconds = grace_seconds
         self._stopping = asyncio.Event()
@@ -147,12 +96,15 @@ class Server(uvicorn.Server):
         return unfinished
 
 
-def _configuration(app: ASGIApp, keep_alive_seconds: int) -> uvicorn.Config:
+def _configuration(
+    app: ASGIApp, keep_alive_seconds: int, most_connections: int | None
+) -> uvicorn.Config:
     """Values for all that uvicorn would otherwise take from the environment."""
+    protocol: Any = partial(JsonProtocol, most_connections=most_connections)
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=JsonProtocol,
+        http=protocol,
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -11,7 +11,7 @@ from time import time
 
 from starlette.datastructures import Headers
 
-from daemon.api.incoming import Departure
+from daemon.api.incoming import BODY_SECONDS, Departure
 from daemon.api.rules import SEED_BITS
 from daemon.api.sse import KeepAlive
 from daemon.engine import Engine
@@ -46,6 +46,7 @@ class Door:
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     clock: Callable[[], float] = time
     cuts_telemetry: bool = True
+    body_seconds: float = BODY_SECONDS
     draw_seed: Callable[[], int] = lambda: secrets.randbits(SEED_BITS)
     encoders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENCODERS))
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))

@@ -57,7 +57,8 @@ class Endpoint:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        body = await read_json_body(headers, receive, self._door.max_body_bytes)
+        door = self._door
+        body = await read_json_body(headers, receive, door.max_body_bytes, door.body_seconds)
         async with watching(receive) as departure:
             request = await self._parsed(body)
             incoming = Incoming(scope[REQUEST_ID], headers, len(body), departure)

@@ -13,19 +13,35 @@ from contextlib import asynccontextmanager, suppress
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from daemon.errors import BodyTooLarge, UnsupportedMediaType
+from daemon.errors import BodyTooLarge, BodyTooSlow, UnsupportedMediaType
+
+BODY_SECONDS = 60.0
+"""Programs of this machine send megabytes in no time; a slow network is given its due."""
 
 
 class ClientLeft(Exception):
     """The client closed the connection before its body was complete: nobody is there to answer."""
 
 
-async def read_json_body(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
-    """The whole body. Counts what arrives: a length that is announced may be absent or untrue."""
+async def read_json_body(
+    headers: Headers, receive: Receive, max_bytes: int, seconds: float = BODY_SECONDS
+) -> bytes:
+    """The whole body. Counts what arrives: a length that is announced may be absent or untrue.
+
+    Raises BodyTooSlow when it is not complete after `seconds`, however its bytes drip.
+    """
     _require_json(headers)
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise _too_large(max_bytes)
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read(receive, max_bytes)
+    except TimeoutError:
+        raise BodyTooSlow(f"The body was not complete after {seconds:g} s.") from None
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
     body = bytearray()
     while True:
         message = await receive()

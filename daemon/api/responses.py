@@ -24,14 +24,19 @@ def error_response(
 ) -> Response:
     """`body` is the error in a dialect's form, OpenAI's where no dialect is known."""
     shown = dump(error_fields(error)) if body is None else body
-    return json_response(shown, error.status, {**(headers or {}), **_retry_after(error)})
+    return json_response(shown, error.status, {**(headers or {}), **_what_follows(error)})
 
 
-def _retry_after(error: DaemonError) -> dict[str, str]:
-    """Agents never come back after a 429 that does not say when."""
-    if error.status not in (429, 503):
-        return {}
-    return {"retry-after": str(error.retry_after or DEFAULT_RETRY_SECONDS)}
+def _what_follows(error: DaemonError) -> dict[str, str]:
+    """Agents never come back after a 429 that does not say when; and what is left of a body that
+    came too slowly is not waited for."""
+    match error.status:
+        case 429 | 503:
+            return {"retry-after": str(error.retry_after or DEFAULT_RETRY_SECONDS)}
+        case 408:
+            return {"connection": "close"}
+        case _:
+            return {}
 
 
 def stopping() -> ModelUnavailable:

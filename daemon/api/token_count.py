@@ -35,7 +35,8 @@ class TokenCount(Endpoint):
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        body = await read_json_body(headers, receive, self._door.max_body_bytes)
+        door = self._door
+        body = await read_json_body(headers, receive, door.max_body_bytes, door.body_seconds)
         async with watching(receive) as departure:
             request = await self._parsed(body)
             model = self._door.engine.model()
