@@ -131,7 +131,7 @@ class Service:
 
     def _ended(self, before: AgentState) -> None:
         """By launchd only if it hangs, answers elsewhere, or would start again after a crash."""
-        is_at_rest = not before.is_running and before.last_exit in (None, 0)
+        is_at_rest = not before.is_running and not before.has_crashed
         if before.is_loaded and not is_at_rest and not self._asked_to_stop():
             self._agent.end()
 
@@ -149,7 +149,7 @@ class Service:
             if self._waiting.clock() >= deadline:
                 return False
             self._waiting.sleep(POLL_SECONDS)
-        return not state.is_running and state.last_exit in (None, 0)
+        return not state.is_running and not state.has_crashed
 
     def _until_it_answers(self) -> DaemonStatus:
         """A model that cannot be served ends the daemon soon after its first answer."""
@@ -173,5 +173,6 @@ class Service:
 
     def _silence(self) -> str:
         state = self._agent.state()
-        ended = "" if state.last_exit is None else f" Its last exit code was {state.last_exit}."
+        code = "" if state.last_exit is None else f" Its last exit code was {state.last_exit}."
+        ended = f" It was ended by {state.killed_by}." if state.killed_by else code
         return f"The service does not answer after {START_SECONDS:.0f} s.{ended} See `mlxd logs`."

@@ -30,17 +30,24 @@ PATIENCE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """What launchd knows of an agent. `last_exit` is None if it never ended, or by a signal."""
+    """What launchd knows of an agent. `last_exit` is None if it never ended, or not by itself:
+    then `killed_by` names the signal, or the reason that the system had."""
 
     is_loaded: bool = False
     pid: int | None = None
     last_exit: int | None = None
+    killed_by: str = ""
     plist: str = ""
     runs: int = 0
 
     @property
     def is_running(self) -> bool:
         return self.pid is not None
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether its last end was none that it chose: launchd is about to start it again."""
+        return not self.is_running and (bool(self.killed_by) or self.last_exit not in (None, 0))
 
 
 class Launchctl:
@@ -123,6 +130,7 @@ def parsed_state(printed: str) -> AgentState:
         is_loaded=True,
         pid=_number(found.get("pid", "")),
         last_exit=_number(found.get("last exit code", "")),
+        killed_by=found.get("last terminating signal") or found.get("last exit reason") or "",
         plist=found.get("path", ""),
         runs=_number(found.get("runs", "")) or 0,
     )

@@ -25,10 +25,11 @@ def service_words(state: AgentState | None) -> Iterator[str]:
             pass
         case AgentState(pid=int(pid)):
             yield f"The service's process {pid} runs, but does not listen there (yet)."
-        case AgentState(is_loaded=True, last_exit=int(code)) if code:
+        case AgentState(has_crashed=True):
+            how = state.killed_by or f"exit code {state.last_exit}"
             yield (
-                f"The service crashed with exit code {code}; launchd starts it again within "
-                "seconds. `mlxd logs` shows what happened."
+                f"The service crashed ({how}); launchd starts it again within seconds. "
+                "`mlxd logs` shows what happened."
             )
         case _:
             yield "The service is installed, and stopped: `mlxd start` starts it."

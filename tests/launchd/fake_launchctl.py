@@ -21,11 +21,15 @@ class Job:
     plist: str
     pid: int | None = None
     last_exit: int | None = None
+    killed_by: str = ""
     runs: int = 0
 
     def printed(self, target: str) -> str:
         """As `launchctl print` draws a service, with blocks that have keys of the same names."""
         code = "(never exited)" if self.last_exit is None else str(self.last_exit)
+        end = f"last exit code = {code}"
+        if self.killed_by:  # in place of the code, also while the next one runs
+            end = f"last terminating signal = {self.killed_by}"
         pid = f"\tpid = {self.pid}\n" if self.pid else ""
         return (
             f"{target} = {{\n\tactive count = {1 if self.pid else 0}\n\tpath = {self.plist}\n"
@@ -33,7 +37,8 @@ class Job:
             "\tprogram = /opt/bin/mlxd\n\targuments = {\n\t\t/opt/bin/mlxd\n\t\tserve\n\t}\n\n"
             "\tenvironment = {\n\t\tpid = 1\n\t\tpath = /elsewhere\n\t}\n\n"
             f"\truns = {self.runs}\n"
-            f"{pid}\timmediate reason = speculative\n\tlast exit code = {code}\n"
+            f"{pid}\timmediate reason = speculative\n\t{end}\n"
+            "\n\tresource coalition = {\n\t\tstate = active\n\t\tlast exit code = 9\n\t}\n"
             "\n\tspawn type = interactive (4)\n}\n"
         )
 
@@ -67,9 +72,10 @@ class FakeLaunchctl:
         """The verbs so far, without those that only look."""
         return [call[0] for call in self.calls if call[0] not in {"print", *but}]
 
-    def ends(self, code: int, label: str = LABEL) -> None:
-        """The program exits; launchd would not start it again before its throttle is over."""
-        self.jobs[label].pid, self.jobs[label].last_exit = None, code
+    def ends(self, code: int | None, killed_by: str = "", label: str = LABEL) -> None:
+        """The program ends; launchd would not start it again before its throttle is over."""
+        job = self.jobs[label]
+        job.pid, job.last_exit, job.killed_by = None, code, killed_by
 
     def _print(self, target: str):
         label = self._label(target)

@@ -8,7 +8,7 @@ import pytest
 
 from launchd.agent import Agent, Change
 from launchd.errors import NoGuiSession, NotPermitted, ServiceError
-from launchd.launchctl import AgentState, Launchctl
+from launchd.launchctl import AgentState, Launchctl, parsed_state
 from launchd.plist import AgentSpec
 from launchd.tools import run_tool
 from tests.launchd.fake_launchctl import FIRST_PID, LABEL, UID, FakeLaunchctl, Job
@@ -43,7 +43,7 @@ def test_an_agent_that_was_never_installed_is_written_made_known_and_started(mac
     assert mac.agent.plist.stat().st_mode & 0o777 == 0o644
     assert [each.name for each in mac.folder.iterdir()] == [f"{LABEL}.plist"]
     assert mac.log.parent.is_dir()
-    assert mac.agent.state() == AgentState(True, FIRST_PID, None, str(mac.agent.plist), 1)
+    assert mac.agent.state() == AgentState(True, FIRST_PID, None, "", str(mac.agent.plist), 1)
 
 
 def test_installing_again_leaves_what_runs_alone(mac):
@@ -71,12 +71,17 @@ def test_one_that_runs_with_old_settings_is_started_anew(mac):
     assert mac.agent.state().pid != pid
 
 
-@pytest.mark.parametrize("last_exit", [0, 1])
-def test_one_that_is_installed_and_stopped_or_crashed_is_started(mac, last_exit):
+@pytest.mark.parametrize(
+    ("end", "has_crashed"), [((0, ""), False), ((1, ""), True), ((None, "Killed: 9"), True)]
+)
+def test_one_that_is_installed_and_stopped_or_crashed_is_started(mac, end, has_crashed):
     mac.agent.install(mac.spec())
-    mac.launchd.ends(last_exit)
-    assert not mac.agent.state().is_running
-    assert mac.agent.state().last_exit == last_exit
+    assert not mac.agent.state().has_crashed
+    mac.launchd.ends(*end)
+    found = mac.agent.state()
+    assert not found.is_running
+    assert (found.last_exit, found.killed_by) == end
+    assert found.has_crashed is has_crashed
     assert mac.agent.install(mac.spec()) is Change.STARTED
     assert mac.agent.state().is_running
 
@@ -186,6 +191,12 @@ def test_start_makes_known_what_launchd_forgot_and_leaves_what_runs(mac):
     pid = mac.agent.state().pid
     mac.agent.start()
     assert mac.agent.state().pid == pid is not None
+
+
+def test_an_exit_code_with_its_name_is_read_as_a_number():
+    printed = "gui/501/x = {\n\tstate = spawn scheduled\n\tlast exit code = 78: EX_CONFIG\n}\n"
+    assert parsed_state(printed).last_exit == 78
+    assert parsed_state(printed).has_crashed
 
 
 def test_an_installed_agent_tells_the_environment_it_was_given(mac):

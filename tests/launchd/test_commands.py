@@ -98,6 +98,8 @@ def test_what_is_known_of_a_stopped_service_is_told():
     assert "mlxd start" in next(service_words(AgentState(is_loaded=True, last_exit=0)))
     assert "mlxd start" in next(service_words(AgentState()))
     assert "exit code 1" in next(service_words(AgentState(is_loaded=True, last_exit=1)))
+    killed = AgentState(is_loaded=True, killed_by="Killed: 9")
+    assert "Killed: 9" in next(service_words(killed))
     assert "process 7" in next(service_words(AgentState(is_loaded=True, pid=7)))
     assert list(refusal_words(Memory())) == []
     assert "no such model" in next(refusal_words(Memory("no such model", 1.7e9)))

@@ -166,10 +166,11 @@ def test_a_daemon_that_hangs_is_ended_by_launchd(desk):
     assert desk.service.start().pid == FIRST_PID + 1
 
 
-def test_a_crashed_one_that_launchd_would_start_again_stays_stopped(desk):
+@pytest.mark.parametrize("end", [(1, ""), (None, "Killed: 9")])
+def test_a_crashed_one_that_launchd_would_start_again_stays_stopped(desk, end):
     desk.install()
     desk.answers = None
-    desk.launchd.ends(1)
+    desk.launchd.ends(*end)
     desk.service.stop()
     assert desk.launchd.jobs == {}
 
