@@ -61,7 +61,7 @@ from daemon.worker import Worker
 from mlx_backend.interface import LoadedModel, OutputStream
 from mlx_backend.messages import AnswerForm, ModelInfo, TextPiece, TokenIds
 
-__all__ = ["Engine", "Generation", "Inspection"]
+__all__ = ["LOAD_SECONDS", "Engine", "Generation", "Inspection"]
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Engine:
         reload_pauses: Sequence[float] = RELOAD_PAUSES,
         on_busy: Callable[[bool], None] = lambda is_busy: None,
     ) -> None:
-        """`on_busy` hears, on the event loop, when the first request comes and the last one ends."""
+        """`on_busy` hears on the event loop that the first request came, or the last one ended."""
         checkpoints: CheckpointPolicy = ByOptions(PromptEnd(prompt_end), checkpoint_interval)
         if checkpoint_offsets is not None:
             checkpoints = ByFunction(checkpoint_offsets)

@@ -14,9 +14,14 @@ def cache_folder() -> Path:
     return _DIRECTORIES.user_cache_path
 
 
+def models_folder() -> Path:
+    """Models of mlxd's own, a folder each; what was pulled from the hub is in the hub's cache."""
+    return cache_folder() / "models"
+
+
 def demo_model_folder() -> Path:
     """Where `mlxd demo` puts the small real model, and `mlxd serve` looks without `--model`."""
-    return cache_folder() / "models" / "SmolLM2-135M-Instruct"
+    return models_folder() / "SmolLM2-135M-Instruct"
 
 
 def token_file() -> Path:

@@ -1,8 +1,7 @@
 """The composition of a daemon: settings in, exit code out. Settings stop here.
 
 The port is bound before anything is loaded, so that a second daemon says so at once, and requests
-are answered (503) while the model loads. The only module that imports the backend's
-implementation, inside functions: it costs seconds, and the rest of the daemon runs without it.
+that come while the model loads wait for it. What is done with models is in `models`.
 """
 
 from __future__ import annotations
@@ -13,41 +12,64 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn
 from uuid import uuid4
 
-from daemon import paths
 from daemon.api.admin import Identity
 from daemon.api.app import build_app
 from daemon.api.authority import Authority
 from daemon.api.endpoint import Door
 from daemon.api.sse import KeepAlive
 from daemon.budget import Budget
+from daemon.catalog import Catalog
 from daemon.engine import Engine
-from daemon.errors import CommandFailed, ConfigurationError
+from daemon.errors import ConfigurationError
 from daemon.listening import bind_loopback
+from daemon.machine import Edges, Machine
+from daemon.models import (
+    LoadOptions,
+    Shelf,
+    default_cache_bytes,
+    default_memory_bytes,
+    demo_model,
+    load_model,
+    memory_for_models,
+)
 from daemon.own_token import own_token
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.policies import OffsetsFunction
 from daemon.residents import ResidencyLimits
 from daemon.server import Server
 from daemon.settings import Settings
+from daemon.sources import ModelSource
 from daemon.starts import Starts, crash_words
-from mlx_backend.errors import BackendError
-from mlx_backend.interface import LoadedModel, PromptEncoder
-from mlx_backend.messages import ModelInfo
+from mlx_backend.errors import BackendError, ModelUnsupported
+from mlx_backend.interface import LoadedModel
+from mlx_backend.messages import LocalModel, ModelInfo
 
 log = logging.getLogger(__name__)
-
-GRACE_SECONDS = 3.0
-"""How long running requests may go on after the daemon was told to stop."""
 
 EXIT_OK = 0
 
 Load = Callable[[], LoadedModel]
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """What can be served: the `default` from the start on, others from the `shelf`.
+
+    `memory_bytes` for the weights and trees of all; None: no limit.
+    """
+
+    default: LocalModel
+    load: Callable[[LocalModel], LoadedModel]
+    shelf: Shelf | None = None
+    memory_bytes: int | None = None
 
 
 def serve(
@@ -55,34 +77,38 @@ def serve(
     *,
     load: Load | None = None,
     keep_alive: KeepAlive = KeepAlive(),  # noqa: B008  (frozen)
-    grace_seconds: float = GRACE_SECONDS,
     token_file: Path | None = None,
     starts: Starts | None = None,
+    edges: Edges = Edges(),  # noqa: B008  (frozen)
 ) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. `load` stands in for loading with mlx.
 
     `token_file` keeps the daemon's own token; without one no client has it. `starts` remembers how
-    the last starts went: after too many crashes the model is left out.
+    the last starts went: after too many crashes the model is left out. `edges` are the machine's.
 
     Raises ConfigurationError for a port, a model or a policy that cannot work.
     """
     crashes = starts.begin() if starts is not None else 0
     policy = named_policy(settings.prefix_checkpoint_policy)
-    chosen_load = load or model_loader(settings)
+    models = _models_on_disk(settings) if load is None else _one_model(settings, load)
     sockets = bind_loopback(settings.port)
     authority = _authority(token_file) if token_file is not None else None
     if starts is not None:
         starts.forget_refusal()
+    ended = starts.ended if starts is not None else _nothing
     held = crash_words(crashes)
-    run = _Run(settings, chosen_load, keep_alive, grace_seconds, authority, policy, held)
+    run = _Run(settings, models, keep_alive, authority, policy, Machine(edges), ended, held)
     asyncio.run(run.until_stopped(sockets))
-    if starts is not None:
-        starts.ended()
+    ended()
     if run.left_a_thread:
         _leave_at_once()
     if run.refusal is not None:
         raise ConfigurationError(str(run.refusal)) from run.refusal
     return EXIT_OK
+
+
+def _nothing() -> None:
+    """Nobody remembers how this start went."""
 
 
 def _leave_at_once() -> NoReturn:
@@ -99,19 +125,21 @@ class _Run:
     def __init__(
         self,
         settings: Settings,
-        load: Load,
+        models: _Models,
         keep_alive: KeepAlive,
-        grace_seconds: float,
         authority: Authority | None,
         policy: OffsetsFunction | None,
+        machine: Machine,
+        ended: Callable[[], None],
         held: str = "",
     ) -> None:
         self._settings = settings
-        self._load = load
+        self._models = models
         self._keep_alive = keep_alive
-        self._grace_seconds = grace_seconds
         self._authority = authority
         self._policy = policy
+        self._machine = machine
+        self._ended = ended
         self._held = held
         self._is_loading = False
         self._has_loaded = False
@@ -122,7 +150,7 @@ class _Run:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         engine = self._engine = Engine(
-            self._load_or_stop,
+            self._source(self._models.default),
             make_cache=self._make_cache,
             make_budget=self._make_budget,
             chunk_tokens=settings.chunk_tokens,
@@ -133,26 +161,43 @@ class _Run:
             checkpoint_offsets=self._policy,
             max_sessions=settings.max_sessions,
             session_idle_seconds=settings.session_idle_seconds,
-            residency=ResidencyLimits(held=self._held),
+            residency=self._residency(),
+            on_busy=self._machine.busy,
         )
         door = Door(
             engine,
             settings.max_body_bytes,
             self._keep_alive,
             cuts_telemetry=settings.vendor_telemetry == "cut",
+            catalog=self._catalog(),
         )
         identity = Identity.of_new_run(uuid4().hex, settings.port, settings.digest)
-        app = build_app(door, identity, authority=self._authority, stop=self._stop)
-        self._server = Server(app, self._close, self._grace_seconds)
+        app = build_app(
+            door,
+            identity,
+            authority=self._authority,
+            stop=self._stop,
+            machine=self._machine.status,
+        )
+        grace_seconds = settings.shutdown_grace_seconds
+        self._server = Server(app, self._close, grace_seconds, hurry=self._hurry)
         if self._held:
             log.error("the model is %s", self._held)
-        engine.start()
-        log.info("listening on http://127.0.0.1:%d", settings.port)
-        await self._server.serve(sockets)
+        with self._server.capture_signals(), self._machine.at_work(engine):
+            engine.start()
+            log.info("listening on http://127.0.0.1:%d", settings.port)
+            await self._server.serve(sockets)
 
     def _stop(self) -> None:
         """Asked to, by who has the token."""
         self._server.stop()
+
+    def _hurry(self) -> None:
+        """Told to stop a second time: nobody wants to wait for what is left."""
+        log.warning("told twice to stop: at once, then")
+        self._machine.end()
+        self._ended()
+        _leave_at_once()
 
     async def _close(self, grace_seconds: float) -> None:
         """A load cannot be interrupted, and takes long; nobody's answer depends on it. Nor can a
@@ -164,28 +209,54 @@ class _Run:
             log.info("stopped in the middle of a chunk")
             self.left_a_thread = True
 
+    def _catalog(self) -> Catalog:
+        models = self._models
+        return Catalog(models.default, self._source, models.shelf, self._settings.alias_models)
+
+    def _source(self, model: LocalModel) -> ModelSource:
+        is_first = model.key == self._models.default.key
+        load = self._load_or_stop if is_first else partial(self._load, model)
+        return ModelSource(model.key, load, model.name, model.weight_bytes)
+
+    def _residency(self) -> ResidencyLimits:
+        return ResidencyLimits(
+            self._settings.max_loaded_models,
+            self._settings.keep_alive_seconds,
+            self._models.memory_bytes,
+            self._held,
+        )
+
     def _load_or_stop(self) -> LoadedModel:
-        """On the engine's thread. A model that was never servable ends the daemon; a later
+        """On the engine's thread. A default model that was never servable ends the daemon; a later
         failure does not: the engine tries again."""
         try:
-            model = self._loaded()
+            model = self._load_within(self._models.memory_bytes, self._models.default)
         except BackendError as error:
-            if not self._has_loaded:
+            if not self._has_loaded and not self._held:
                 self.refusal = error
                 self._loop.call_soon_threadsafe(self._server.stop)
             raise
         self._has_loaded = True
-        log.info(
-            "%s is ready, with a context of %d tokens", model.info.name, model.info.context_size
-        )
         return model
 
-    def _loaded(self) -> LoadedModel:
+    def _load_within(self, memory_bytes: int | None, model: LocalModel) -> LoadedModel:
+        """Of other models the engine sees to it, which knows what else is loaded."""
+        if memory_bytes is not None and model.weight_bytes > memory_bytes:
+            raise ModelUnsupported(
+                f"{model.name} needs {model.weight_bytes:,} bytes of memory for its weights; "
+                f"there are {memory_bytes:,}."
+            )
+        return self._load(model)
+
+    def _load(self, model: LocalModel) -> LoadedModel:
         self._is_loading = True
         try:
-            return self._load()
+            loaded = self._models.load(model)
         finally:
             self._is_loading = False
+        info = loaded.info
+        log.info("%s is ready, with a context of %d tokens", info.name, info.context_size)
+        return loaded
 
     def _make_cache(self, info: ModelInfo) -> PrefixCache:
         """On the engine's thread, once the model is there."""
@@ -193,14 +264,15 @@ class _Run:
         return PrefixCache(
             kind=info.cache_kind,
             max_entries=self._settings.prefix_cache_entries,
-            max_bytes=_default_cache_bytes(info) if limit is None else limit,
+            max_bytes=default_cache_bytes(info) if limit is None else limit,
         )
 
     def _make_budget(self, info: ModelInfo) -> Budget:
         """On the engine's thread: what rows and prefix cache may take together."""
-        limit = self._settings.memory_bytes
-        max_bytes = _default_memory_bytes(info) if limit is None else limit
-        return Budget.of_model(info, max_bytes, self._settings.chunk_tokens)
+        limit, chunk_tokens = self._settings.memory_bytes, self._settings.chunk_tokens
+        if limit is None:
+            return Budget.of_model(info, default_memory_bytes(info), chunk_tokens)
+        return replace(Budget.of_model(info, limit, chunk_tokens), is_fixed=True)
 
 
 def _authority(file: Path) -> Authority | None:
@@ -229,72 +301,28 @@ def named_policy(name: str | None) -> OffsetsFunction | None:
     return chosen
 
 
-def _default_memory_bytes(info: ModelInfo) -> int:
-    from mlx_backend.memory import default_budget_bytes, this_machine
-
-    return default_budget_bytes(this_machine(), info.weight_bytes)
+def _one_model(settings: Settings, load: Load) -> _Models:
+    return _Models(LocalModel(settings.name or ""), lambda model: load())
 
 
-def _default_cache_bytes(info: ModelInfo) -> int:
-    from mlx_backend.memory import default_cache_bytes, this_machine
-
-    row_bytes = info.span_token_bytes * info.context_size + info.checkpoint_bytes
-    return default_cache_bytes(this_machine(), info.weight_bytes, row_bytes)
-
-
-def model_loader(settings: Settings) -> Load:
-    """What loads the configured model, once it is called on the engine's thread.
-
-    Raises ConfigurationError if no model is configured and the demo's is not there.
-    """
-    model = settings.model or _demo_model()
-
-    def load_model() -> LoadedModel:
-        from mlx_backend.blas import prefer_openblas
-
-        prefer_openblas()
-        from mlx_backend.loading import load
-
-        return load(
-            model,
-            name=settings.name,
-            kv_bits=settings.kv_bits,
-            context_size=settings.context_size,
-            pool_bytes=settings.pool_bytes,
-            wire_weights=settings.wire_weights == "yes",
-        )
-
-    return load_model
-
-
-def prompt_encoder(model: str) -> PromptEncoder:
-    """What encodes a model's prompts, without its weights. Raises CommandFailed."""
-    from mlx_backend.blas import prefer_openblas
-
-    prefer_openblas()
-    from mlx_backend.loading import load_prompts
-
+def _models_on_disk(settings: Settings) -> _Models:
+    """Raises ConfigurationError if no model is configured, or the one that is is not there."""
+    shelf = Shelf(settings.context_size)
     try:
-        return load_prompts(model)
+        default = shelf.model(settings.model or demo_model())
     except BackendError as error:
-        raise CommandFailed(str(error)) from error
-
-
-def _demo_model() -> str:
-    folder = paths.demo_model_folder()
-    if not folder.is_dir():
-        raise ConfigurationError(
-            "No model is configured. Name one with --model FOLDER_OR_REPO, or run `mlxd demo` "
-            "once: it fetches a small one that is served from then on."
-        )
-    return str(folder)
-
-
-def fetch_demo_model(progress: Callable[[int, int | None], None] | None = None) -> Path:
-    """The small real model's folder, downloaded first if it is not there. Raises CommandFailed."""
-    from mlx_backend.smollm2 import fetch
-
-    try:
-        return fetch(paths.cache_folder(), progress)
-    except BackendError as error:
-        raise CommandFailed(str(error)) from error
+        raise ConfigurationError(str(error)) from error
+    if settings.name is not None:
+        default = replace(default, name=settings.name)
+    options = LoadOptions(
+        kv_bits=settings.kv_bits,
+        context_size=settings.context_size,
+        pool_bytes=settings.pool_bytes,
+        wire_weights=settings.wire_weights == "yes",
+    )
+    return _Models(
+        default,
+        lambda model: load_model(model.key, model.name, options),
+        shelf,
+        memory_for_models(),
+    )

@@ -12,8 +12,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -21,22 +20,19 @@ from typing import Any
 
 from daemon.config_file import ConfigFile, read
 from daemon.errors import ConfigurationError
-
-BYTES_PER_UNIT = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
-
-
-SECONDS_PER_YEAR = 366 * 24 * 3600
+from daemon.written_values import (
+    SECONDS_PER_YEAR,
+    Parser,
+    alias_list,
+    byte_size,
+    dotted_name,
+    duration,
+    one_of,
+    pairs_in,
+    seconds_in,
+    text,
+    whole_number,
+)
 
 
 class Origin(StrEnum):
@@ -46,59 +42,6 @@ class Origin(StrEnum):
     FILE = "file"
     ENVIRONMENT = "environment"
     FLAG = "flag"
-
-
-Parser = Callable[[str], Any]
-"""Text to value. Raises ValueError with what is expected instead, as in "a whole number"."""
-
-
-def text(raw: str) -> str:
-    if not raw.strip():
-        raise ValueError("some text")
-    return raw.strip()
-
-
-def whole_number(minimum: int, maximum: int | None = None) -> Parser:
-    """A parser of whole numbers within bounds, both included."""
-    expected = f"a whole number from {minimum} to {maximum}"
-    if maximum is None:
-        expected = f"a whole number, {minimum} or more"
-
-    def parse(raw: str) -> int:
-        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", raw):
-            raise ValueError(expected)
-        number = int(raw)
-        if number < minimum or (maximum is not None and number > maximum):
-            raise ValueError(expected)
-        return number
-
-    return parse
-
-
-def byte_size(raw: str) -> int:
-    """`2GB` (10⁹), `2GiB` (2³⁰), `1.5gb` or plain bytes."""
-    matched = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", raw)
-    if not matched or matched[2].upper() not in BYTES_PER_UNIT:
-        raise ValueError("a size such as 2GB, 512MiB or a number of bytes")
-    return int(float(matched[1]) * BYTES_PER_UNIT[matched[2].upper()])
-
-
-def dotted_name(raw: str) -> str:
-    if not re.fullmatch(r"\s*[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*\s*", raw):
-        raise ValueError("a function's dotted name, such as package.module:function")
-    return raw.strip()
-
-
-def one_of(*choices: str, convert: Parser = str) -> Parser:
-    """A parser of exactly these words, in any case."""
-
-    def parse(raw: str) -> Any:
-        word = raw.strip().lower()
-        if word not in choices:
-            raise ValueError(" or ".join(choices))
-        return convert(word)
-
-    return parse
 
 
 def row(parse: Parser, values: str, help: str, default: Any = None, unset: str = "") -> Any:
@@ -178,6 +121,24 @@ class Settings:
     max_queued_requests: int = row(
         whole_number(0, 100_000), "N", "Requests that may wait; more are answered 429", 64
     )
+    keep_alive: str = row(
+        duration,
+        "DURATION",
+        "How long an unused model stays loaded: 90s, 30m, 2h; 0 or never",
+        "30m",
+    )
+    max_loaded_models: int = row(
+        whole_number(1, 64), "N", "Models in memory at once; the longest unused make room", 1
+    )
+    aliases: str | None = row(
+        alias_list,
+        "NAME=MODEL,…",
+        "Other names of local models, also with `*`; in the file a table",
+        unset="none",
+    )
+    shutdown_grace_seconds: int = row(
+        whole_number(0, 50), "SECONDS", "How long running requests may go on after a stop", 5
+    )
     max_body_bytes: int = row(byte_size, "SIZE", "Largest request body", 32 * 2**20)
     vendor_telemetry: str = row(
         one_of("cut", "keep"),
@@ -197,6 +158,15 @@ class Settings:
         """`every` or `initial`: an interval alone stands in for the ends of later prompts."""
         without = "every" if self.prefix_checkpoint_interval is None else "initial"
         return self.prefix_checkpoint_prompt_end or without
+
+    @property
+    def keep_alive_seconds(self) -> float | None:
+        """None: for ever."""
+        return seconds_in(self.keep_alive)
+
+    @property
+    def alias_models(self) -> Mapping[str, str]:
+        return dict(pairs_in(self.aliases)) if self.aliases else {}
 
     @property
     def digest(self) -> str:
@@ -255,6 +225,20 @@ class Resolved:
 def environment() -> Mapping[str, str]:
     """This process's, for who hands it on."""
     return os.environ
+
+
+def require_home(environment: Mapping[str, str] | None = None) -> None:
+    """Every path of ours starts at the account's home; without one they would be anywhere.
+
+    Raises ConfigurationError.
+    """
+    variables = os.environ if environment is None else environment
+    home = variables.get("HOME", "")
+    if not os.path.isabs(home):
+        raise ConfigurationError(
+            f"HOME is {home!r}, but has to be the path of your home folder: models, settings and "
+            "logs are kept below it. Whatever starts mlxd has to set it."
+        )
 
 
 NO_FILE = ConfigFile(Path("config.toml"))

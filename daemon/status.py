@@ -319,6 +319,32 @@ class DaemonStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model on this machine: loaded or not (`state` as in ModelStatus, "" if never asked for).
+
+    `id` is what clients call it; `repo` is "" for a folder that is no hub repository's.
+    """
+
+    id: str
+    name: str = ""
+    repo: str = ""
+    folder: str = ""
+    weight_bytes: int = 0
+    context_size: int = 0
+    state: str = ""
+    is_default: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The models on this machine, the default one first; in the same form as SessionList."""
+
+    data: tuple[ListedModel, ...] = ()
+    object: str = "list"
+
+
+@dataclass(frozen=True, slots=True)
 class CacheContents:
     """The prefix cache with its nodes, in the order of a walk from the root."""
 

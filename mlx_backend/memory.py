@@ -69,6 +69,14 @@ def default_budget_bytes(machine: Machine, weight_bytes: int) -> int:
     return max(MIN_BUDGET_BYTES, share - weight_bytes - pool_limit_bytes(machine))
 
 
+def residency_bytes(machine: Machine) -> int:
+    """What the weights of all loaded models and their prefix caches may take together.
+
+    The GPU's recommended working set; without a GPU the memory.
+    """
+    return machine.working_set_bytes or machine.memory_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
     """What the allocator is told. `pool_bytes` None: what `pool_limit_bytes` says."""

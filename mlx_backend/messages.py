@@ -29,6 +29,26 @@ class CacheKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model on this machine's disk, as its files tell. `repo` names a hub repository's.
+
+    `context_size` is what will be honoured, `weight_bytes` what it will take in memory; 0 where
+    that is not known.
+    """
+
+    name: str
+    folder: str = ""
+    repo: str = ""
+    weight_bytes: int = 0
+    context_size: int = 0
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others, however it is called."""
+        return self.repo or self.folder
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the daemon knows of a loaded model.
 

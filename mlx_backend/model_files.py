@@ -15,7 +15,8 @@ from typing import Any
 
 from mlx_backend.errors import ModelDamaged, ModelNotFound, ModelUnsupported
 
-_FILES = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
+NEEDED_FILES = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
+"""What of a repository is needed: nothing that is run."""
 _MOST_HEADER_BYTES = 100_000_000  # the limit of the safetensors format
 
 
@@ -47,11 +48,11 @@ def _downloaded(repo: str) -> Path:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = snapshot_download(repo, local_files_only=True, allow_patterns=list(_FILES))
+        found = snapshot_download(repo, local_files_only=True, allow_patterns=list(NEEDED_FILES))
     except (OSError, ValueError, HFValidationError) as error:
         raise ModelNotFound(
             f"{repo} is neither a folder nor a repository downloaded to this machine. "
-            f"Download it first: hf download {repo}"
+            f"Download it first: mlxd pull {repo}"
         ) from error
     return Path(found)
 

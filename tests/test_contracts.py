@@ -88,15 +88,15 @@ def test_the_daemon_imports_no_array_library():
     assert of_package(importers(ARRAY_LIBRARIES), "daemon") == set()
 
 
-def test_only_serve_imports_the_backends_implementation_and_only_inside_functions():
+def test_only_models_imports_the_backends_implementation_and_only_inside_functions():
     implementation = {
         module
         for module in MODULES
         if module.startswith("mlx_backend.") and module.split(".")[1] not in FREE_OF_MLX
     }
     assert implementation
-    assert of_package(importers(implementation), "daemon") == {"daemon.serve"}
-    at_the_top = [node for node in MODULES["daemon.serve"].body if isinstance(node, ast.ImportFrom)]
+    assert of_package(importers(implementation), "daemon") == {"daemon.models"}
+    at_the_top = [node for node in MODULES["daemon.models"].body if isinstance(node, ast.ImportFrom)]
     for node in at_the_top:
         assert not is_within(str(node.module), implementation), ast.unparse(node)
 
@@ -110,6 +110,7 @@ def test_what_crosses_to_the_daemon_is_free_of_mlx(name):
 def test_settings_stop_at_serve():
     assert importers({"daemon.settings"}) <= {
         "daemon.cli.asking",
+        "daemon.cli.commands",
         "daemon.cli.configuration",
         "daemon.cli.flags",
         "daemon.cli.this_mac",

@@ -1,8 +1,9 @@
-"""What the daemon says of itself: its model, its health, its status. Never waits for a chunk."""
+"""What the daemon says of itself: its models, its health, its status. Never waits for a chunk."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic, time
@@ -13,13 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from daemon import __version__
+from daemon.api.door import Door
 from daemon.api.openai_fields import dump
 from daemon.api.responses import error_response, json_response, unavailable_fields
-from daemon.api.rules import answering_name
-from daemon.engine import Engine
 from daemon.errors import ModelUnavailable
-from daemon.status import DaemonStatus
-from mlx_backend.messages import ModelInfo
+from daemon.status import DaemonStatus, ListedModel, MachineStatus
 
 STATUS_JSON = TypeAdapter(DaemonStatus)
 
@@ -42,44 +41,58 @@ class Identity:
         return cls(instance, port, monotonic(), int(time()), settings)
 
 
+MachineLook = Callable[[], Awaitable[MachineStatus]]
+
+
+async def nothing_known() -> MachineStatus:
+    """A `MachineLook` where nobody tells how the machine is doing."""
+    return MachineStatus()
+
+
 class Admin:
-    def __init__(self, engine: Engine, identity: Identity) -> None:
-        self._engine = engine
+    def __init__(self, door: Door, identity: Identity, machine: MachineLook) -> None:
+        self._machine = machine
+        self._engine = door.engine
+        self._catalog = door.catalog
         self._identity = identity
 
     async def models(self, request: Request) -> Response:
         """The list in both forms at once, OpenAI's and Anthropic's: they do not contradict."""
-        info = self._engine.model().info
-        listed = self._model_fields(info, info.name)
-        pages = {"has_more": False, "first_id": info.name, "last_id": info.name}
-        return json_response(dump({"object": "list", "data": [listed], **pages}))
+        await self._catalog.refresh()
+        models = self._catalog.listed(self._engine.status().models)
+        listed = [self._model_fields(each.id, each) for each in models]
+        ids = [each.id for each in models]
+        ends = (ids[0], ids[-1]) if ids else (None, None)
+        pages = {"has_more": False, "first_id": ends[0], "last_id": ends[1]}
+        return json_response(dump({"object": "list", "data": listed, **pages}))
 
     async def model(self, request: Request) -> Response:
-        info = self._engine.model().info
-        name = answering_name(request.path_params["model_id"], info)
-        return json_response(dump(self._model_fields(info, name)))
+        asked, statuses = request.path_params["model_id"], self._engine.status().models
+        found = await self._catalog.find(asked or "/", statuses)
+        listed = self._catalog.described(found, statuses)
+        return json_response(dump(self._model_fields(asked, listed)))
 
-    def _model_fields(self, info: ModelInfo, name: str) -> dict[str, Any]:
+    def _model_fields(self, id: str, model: ListedModel) -> dict[str, Any]:
         """The context's size goes by several names: clients look for any of them."""
         created = datetime.fromtimestamp(self._identity.created, UTC)
         return {
-            "id": name,
+            "id": id,
             "object": "model",
             "type": "model",
-            "display_name": info.name,
+            "display_name": model.name,
             "created": self._identity.created,
             "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "lifecycle": "active",
             "owned_by": "mlxd",
-            "context_length": info.context_size,
-            "max_model_len": info.context_size,
-            "max_input_tokens": info.context_size,
+            "context_length": model.context_size,
+            "max_model_len": model.context_size,
+            "max_input_tokens": model.context_size,
         }
 
     async def health(self, request: Request) -> Response:
-        """200 only while requests can be served."""
+        """200 only while requests can be served: a model that was idle is loaded for the next."""
         model = self._engine.status().model
-        if model.state == "ready":
+        if model.state in ("ready", "unloaded"):
             return json_response(dump({"status": "ok"}))
         reason = model.error or f"The model is not ready: {model.state}."
         unavailable = ModelUnavailable(reason, retry_after=5)
@@ -95,6 +108,7 @@ class Admin:
             uptime_seconds=monotonic() - identity.started,
             engine=self._engine.status(),
             settings=identity.settings,
+            machine=await self._machine(),
         )
         return json_response(STATUS_JSON.dump_json(status))
 

@@ -13,9 +13,9 @@ from daemon.api.dialect import Dialect
 from daemon.api.door import Door, Incoming
 from daemon.api.encoding import grammar_of, prompt_of
 from daemon.api.exchange import Exchange
+from daemon.api.leasing import Leased
 from daemon.api.rules import (
     answer_limit,
-    answering_name,
     callable_tools,
     constraint_for,
     sampling_for,
@@ -36,20 +36,22 @@ class Admission:
         self._dialect = dialect
         self._door = door
 
-    async def admit(self, request: ChatRequest, incoming: Incoming) -> Exchange:
-        """Queue a request. Raises the DaemonError that refuses it, or ClientLeft."""
-        model = self._door.engine.model()
-        name = answering_name(request.model, model.info)
+    async def admit(self, request: ChatRequest, leased: Leased, incoming: Incoming) -> Exchange:
+        """Queue a request. Raises the DaemonError that refuses it, or ClientLeft.
+
+        The lease has to last as long as the exchange does.
+        """
+        model = leased.model
         sampling = self._sampling(request, model)
         constraint = constraint_for(request)
         prompt = await prompt_of(request, model, self._door, incoming)
         if constraint is not None:
             grammar = await grammar_of(request, constraint, prompt, model, self._door, incoming)
             sampling = replace(sampling, grammar=grammar)
-        generation = self._submit(request, prompt, sampling, model, incoming)
+        generation = self._submit(request, prompt, sampling, leased, incoming)
         number = incoming.request_id.removeprefix("req_")
         answer_id = self._dialect.id_prefix + (_secret() if request.is_kept else number)
-        envelope = Envelope(answer_id, name, int(self._door.clock()))
+        envelope = Envelope(answer_id, leased.name, int(self._door.clock()))
         call_id = self._dialect.call_prefix + number
         answer = _answer(request, prompt, generation, model, call_id)
         return Exchange(request, envelope, answer, prompt, model.prompts)
@@ -65,10 +67,10 @@ class Admission:
         request: ChatRequest,
         prompt: Prompt,
         sampling: Sampling,
-        model: LoadedModel,
+        leased: Leased,
         incoming: Incoming,
     ) -> Generation:
-        context = model.info.context_size
+        context = leased.model.info.context_size
         limit = answer_limit(request.max_tokens, len(prompt), context, request.fields.prompt)
         return self._door.engine.submit(
             GenerationRequest(
@@ -79,6 +81,7 @@ class Admission:
                 session=session_key(request, incoming.headers),
                 family=family_key(incoming.headers),
                 is_limited=request.max_tokens is not None,
+                model=leased.key,
             )
         )
 

@@ -6,7 +6,7 @@ Every answer carries its request's id, every error is JSON. Plain ASGI throughou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from daemon.api.admin import Admin, Identity
+from daemon.api.admin import Admin, Identity, nothing_known
 from daemon.api.anthropic_messages import AnthropicMessages, AnthropicTokenCount
 from daemon.api.api_key import KeyHolders
 from daemon.api.authority import Authority, install
@@ -27,6 +27,7 @@ from daemon.api.dialect import Dialect
 from daemon.api.door import REQUEST_ID, Door
 from daemon.api.endpoint import Endpoint
 from daemon.api.metrics import metrics_routes
+from daemon.api.models_api import model_routes
 from daemon.api.openai_chat import OpenAIChat
 from daemon.api.openai_completions import OpenAICompletions
 from daemon.api.openai_responses import OpenAIResponses
@@ -41,6 +42,7 @@ from daemon.api.token_count import CountingDialect, TokenCount
 from daemon.api.upgrades import NoWebSocket
 from daemon.api.wording import error_body
 from daemon.errors import BadRequest, DaemonError, MethodNotAllowed, NotFound
+from daemon.status import MachineStatus
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +60,13 @@ def build_app(
     new_id: Callable[[], str] = new_request_id,
     authority: Authority | None = None,
     stop: Callable[[], None] = lambda: None,
+    machine: Callable[[], Awaitable[MachineStatus]] = nothing_known,
     access: Access = Access(),  # noqa: B008  (frozen)
 ) -> ASGIApp:
     """Without `authority` the routes that ask for the daemon's own token are closed. `stop` ends
-    the daemon, once what was asked is answered. `access` is who may speak to it at all."""
-    admin = Admin(door.engine, identity)
+    the daemon, once what was asked is answered. `machine` tells how the machine
+    is doing. `access` is who may speak to it at all."""
+    admin = Admin(door, identity, machine)
     kept = ResponseStore()
     dialects = (*DIALECTS, OpenAIResponses(kept))
     routes = [
@@ -77,6 +81,7 @@ def build_app(
         *metrics_routes(door.engine),
         *request_routes(door.engine),
         *response_routes(kept),
+        *model_routes(door),
         *stop_routes(stop),
         Route("/", admin.root),
         Route("/api/hello", admin.root),

@@ -14,7 +14,9 @@ from starlette.datastructures import Headers
 from daemon.api.incoming import BODY_SECONDS, Departure
 from daemon.api.rules import SEED_BITS
 from daemon.api.sse import KeepAlive
-from daemon.engine import Engine
+from daemon.catalog import Catalog
+from daemon.engine import LOAD_SECONDS, Engine
+from mlx_backend.messages import LocalModel
 
 REQUEST_ID = "mlxd.request_id"
 """Key of the ASGI scope that holds the request's id."""
@@ -39,7 +41,11 @@ class Incoming:
 
 @dataclass(slots=True)
 class Door:
-    """The engine, the limits, and the places where prompts are encoded."""
+    """The engine, the models that may be asked for, the limits, and the places where prompts are
+    encoded. Without a catalog there is the model that the engine starts with.
+
+    `load_seconds`: how long a request waits for its model to be loaded.
+    """
 
     engine: Engine
     max_body_bytes: int = 64 * 2**20
@@ -50,6 +56,9 @@ class Door:
     draw_seed: Callable[[], int] = lambda: secrets.randbits(SEED_BITS)
     encoders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENCODERS))
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    compiler: asyncio.Lock = field(default_factory=asyncio.Lock)
+    load_seconds: float = LOAD_SECONDS
+    catalog: Catalog = field(default_factory=lambda: Catalog(LocalModel("")))
 
     @asynccontextmanager
     async def encoder(self, body_bytes: int) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from daemon.api.door import LARGE_BYTES, REQUEST_ID, Door, Incoming
 from daemon.api.exchange import Exchange
 from daemon.api.ignored_header import ignored_header
 from daemon.api.incoming import ClientLeft, read_json_body, watching
+from daemon.api.leasing import leased
 from daemon.api.responses import error_response, json_response, stopping
 from daemon.api.reuse_header import reuse_header
 from daemon.api.sse import EventStream
@@ -63,15 +64,16 @@ class Endpoint:
             request = await self._parsed(body)
             incoming = Incoming(scope[REQUEST_ID], headers, len(body), departure)
             del body
-            exchange = await self._admission.admit(request, incoming)
-            departure.react(exchange.answer.generation.cancel)
-            try:
-                if request.stream:
-                    await self._stream(exchange, send)
-                else:
-                    await self._reply(exchange, scope, receive, send)
-            finally:
-                exchange.close()
+            async with leased(request.model, self._door, departure) as model:
+                exchange = await self._admission.admit(request, model, incoming)
+                departure.react(exchange.answer.generation.cancel)
+                try:
+                    if request.stream:
+                        await self._stream(exchange, send)
+                    else:
+                        await self._reply(exchange, scope, receive, send)
+                finally:
+                    exchange.close()
 
     async def _parsed(self, body: bytes) -> ChatRequest:
         if len(body) < LARGE_BYTES:

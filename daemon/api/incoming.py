@@ -76,9 +76,9 @@ class Departure:
     def __init__(self) -> None:
         self.has_left = False
         self.is_over = False
-        self._reaction: Callable[[], None] | None = None
+        self._reaction: Callable[[], object] | None = None
 
-    def react(self, reaction: Callable[[], None]) -> None:
+    def react(self, reaction: Callable[[], object]) -> None:
         """Call `reaction` when the client leaves; at once if it already has."""
         self._reaction = reaction
         if self.has_left:

@@ -1,24 +1,16 @@
-"""The rules between a request and the model that serves it: names, limits, sampling. Pure."""
+"""The rules between a request and the model that serves it: limits, sampling. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Any
 
 from daemon.api.json_body import Path, refuse
 from daemon.chat import CallRule, ChatRequest, SamplingWishes
-from daemon.errors import ContextOverflow, NotFound
+from daemon.errors import ContextOverflow
 from daemon.generation import DEFAULT_SAMPLING
 from mlx_backend.messages import CallableTool, Constraint, Effort, ModelInfo, Sampling
-
-DEFAULT_MODEL_NAMES = frozenset({"", "default"})
-VENDOR_NAME = re.compile(
-    r"(anthropic/|openai/)?(claude|gpt(?!-oss)|chatgpt|codex|o[1-9])(-.+)?", re.IGNORECASE
-)
-"""Ids that agents have built in, for helper calls too: the loaded model answers for them."""
 
 EFFORT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -46,34 +38,6 @@ def effort_of(path: Path, level: str | None, enabled: bool | None = None) -> Eff
         raise refuse(path, f"has to be none or one of {', '.join(EFFORT_LEVELS)}.")
     wants = True if level != "minimal" else None
     return Effort(wants if enabled is None else enabled, level)
-
-
-def model_names(info: ModelInfo) -> tuple[str, ...]:
-    """The ids of the loaded model, its public one first."""
-    names = (info.name, info.path, PurePath(info.path).name)
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
-def is_loaded(asked: str, info: ModelInfo) -> bool:
-    """Whether `asked` is an id of the loaded model; a repository's owner may stand before it."""
-    return asked in model_names(info) or PurePath(asked).name == info.name
-
-
-def answering_name(asked: str | None, info: ModelInfo) -> str:
-    """The model id to answer with: what was asked. Raises NotFound for an id of nothing here."""
-    if asked is None or asked in DEFAULT_MODEL_NAMES:
-        return asked or info.name
-    if is_loaded(asked, info) or VENDOR_NAME.fullmatch(asked):
-        return asked
-    raise unknown_model(asked, info)
-
-
-def unknown_model(asked: str, info: ModelInfo) -> NotFound:
-    return NotFound(
-        f"The model `{asked[:200]}` is not here. Known: `{info.name}`.",
-        field="model",
-        code="model_not_found",
-    )
 
 
 def answer_limit(asked: int | None, prompt: int, context: int, field: str) -> int:

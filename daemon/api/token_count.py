@@ -17,8 +17,8 @@ from daemon.api.encoding import prompt_of
 from daemon.api.endpoint import Endpoint
 from daemon.api.ignored_header import ignored_header
 from daemon.api.incoming import read_json_body, watching
+from daemon.api.leasing import leased
 from daemon.api.responses import json_response
-from daemon.api.rules import answering_name
 
 
 class CountingDialect(Dialect, Protocol):
@@ -39,10 +39,9 @@ class TokenCount(Endpoint):
         body = await read_json_body(headers, receive, door.max_body_bytes, door.body_seconds)
         async with watching(receive) as departure:
             request = await self._parsed(body)
-            model = self._door.engine.model()
-            answering_name(request.model, model.info)
             incoming = Incoming(scope[REQUEST_ID], headers, len(body), departure)
-            prompt = await prompt_of(request, model, self._door, incoming)
+            async with leased(request.model, self._door, departure) as found:
+                prompt = await prompt_of(request, found.model, self._door, incoming)
         answer = self._counting.count(len(prompt))
         told = ignored_header(request.ignored)
         await json_response(answer, headers=told)(scope, receive, send)

@@ -128,7 +128,7 @@ def _build_tiny(name: str, folder: Path) -> Path:
 
 
 def _work(name: str, model: str, options: BenchOptions, say: Callable[[str], None]) -> _Work:
-    from daemon.serve import prompt_encoder
+    from daemon.models import prompt_encoder
 
     return _Work(name, model, prompt_encoder(model), options, say)
 

@@ -36,6 +36,7 @@ SupervisedFlag = Annotated[
 def serve(resolved: Resolved, supervised: SupervisedFlag = False) -> None:
     """Run the daemon in the foreground, until Ctrl-C or SIGTERM."""
     from daemon import logs, paths
+    from daemon.machine import edges_of_this_machine
     from daemon.serve import serve as run_daemon
     from daemon.starts import Starts
 
@@ -44,7 +45,10 @@ def serve(resolved: Resolved, supervised: SupervisedFlag = False) -> None:
     if supervised:
         logs.cut_short(paths.terminal_log())
     starts = Starts(paths.starts_file(), counted=supervised)
-    raise typer.Exit(run_daemon(resolved.settings, token_file=paths.token_file(), starts=starts))
+    edges = edges_of_this_machine((paths.cache_folder(), paths.logs_folder()))
+    token_file = paths.token_file()
+    code = run_daemon(resolved.settings, token_file=token_file, starts=starts, edges=edges)
+    raise typer.Exit(code)
 
 
 def demo(
@@ -81,7 +85,7 @@ def fetch_demo_model() -> str:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from daemon import paths
-    from daemon.serve import fetch_demo_model as fetch
+    from daemon.models import fetch_demo_model as fetch
 
     folder = paths.demo_model_folder()
     if folder.is_dir():

@@ -1,4 +1,4 @@
-"""Names, limits and sampling: what becomes of a request once the model is known."""
+"""Limits and sampling: what becomes of a request once the model is known."""
 
 import json
 from dataclasses import replace
@@ -9,10 +9,10 @@ import pytest
 from daemon.api.dialect import Dialect
 from daemon.api.openai_chat import OpenAIChat
 from daemon.api.openai_completions import OpenAICompletions
-from daemon.api.rules import DEFAULT_SAMPLING, answer_limit, answering_name, sampling_for
+from daemon.api.rules import DEFAULT_SAMPLING, answer_limit, sampling_for
 from daemon.api.session_key import family_key, session_key
 from daemon.chat import ChatRequest, PlainText, SamplingWishes
-from daemon.errors import BadRequest, ContextOverflow, NotFound
+from daemon.errors import BadRequest, ContextOverflow
 from mlx_backend.messages import CacheKind, ModelInfo, Sampling
 
 INFO = ModelInfo(
@@ -27,42 +27,6 @@ INFO = ModelInfo(
     weight_bytes=1,
     span_token_bytes=1,
 )
-
-
-@pytest.mark.parametrize("asked", [None, ""])
-def test_without_a_name_the_loaded_model_answers_under_its_own(asked: str | None) -> None:
-    assert answering_name(asked, INFO) == "tiny-1B"
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "owner/tiny-1B",
-        "tiny-1B",
-        "/models/tiny-folder",
-        "tiny-folder",
-        "default",
-        "claude-haiku-4-5-20251001",
-        "anthropic/claude-opus-4",
-        "gpt-5.2",
-        "gpt-4o-mini",
-        "openai/gpt-5",
-        "o3",
-        "o4-mini",
-        "codex-mini-latest",
-    ],
-)
-def test_own_and_vendor_names_are_answered_as_they_were_asked(asked: str) -> None:
-    assert answering_name(asked, INFO) == asked
-
-
-@pytest.mark.parametrize(
-    "asked", ["nonsense", "tiny-1B/x", "gpt-oss-120b", "o365", "claudette", "/models"]
-)
-def test_other_names_are_not_found_and_the_known_one_is_told(asked: str) -> None:
-    with pytest.raises(NotFound, match="`tiny-1B`") as caught:
-        answering_name(asked, INFO)
-    assert (caught.value.field, caught.value.code) == ("model", "model_not_found")
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,7 @@ def test_streams_that_a_failing_step_cuts_end_with_an_error() -> None:
             assert b'"content":"a' in written
         sick = daemon.http.get("/health")
         assert (sick.status_code, sick.headers["retry-after"]) == (503, "5")
-        refused = daemon.chat()
-        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+        assert daemon.chat(max_tokens=3).status_code == 200  # after it was loaded again
         wait_for_health(daemon)
         assert daemon.chat(max_tokens=3).json()["usage"]["completion_tokens"] == 3
 

@@ -18,13 +18,15 @@ ENDLESS = {"reply": "endless", "step_seconds": 0.01}
 HEAVY = {"pydantic", "starlette", "uvicorn", "httpx2", "numpy", "rich"}
 
 
-def test_while_the_model_loads_the_port_answers_and_says_so() -> None:
+def test_while_the_model_loads_the_port_says_so_and_requests_wait_for_it() -> None:
     with running(script={"load_seconds": 1.0}, wait="loading") as daemon:
-        for answer in (daemon.chat(), daemon.http.get("/health"), daemon.http.get("/v1/models")):
-            assert answer.status_code == 503
-            assert int(answer.headers["retry-after"]) >= 1
-        daemon.wait_until(lambda engine: engine["model"]["state"] == "ready")
+        answer = daemon.http.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "loading")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert daemon.http.get("/v1/models").status_code == 200
+        stream = daemon.socket_with(body(stream=True, max_tokens=1))
         assert daemon.chat(max_tokens=1).status_code == 200
+        assert received(stream, until=b"[DONE]").startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

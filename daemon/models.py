@@ -1,0 +1,142 @@
+"""The models of this machine: what finds, describes, loads, fetches and removes them.
+
+The only module that imports the backend's implementation, inside functions: it costs seconds, and
+the rest of the daemon, and of the command line, runs without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemon import paths
+from daemon.errors import CommandFailed, ConfigurationError
+from mlx_backend.errors import BackendError
+from mlx_backend.interface import LoadedModel, PromptEncoder
+from mlx_backend.messages import LocalModel, ModelInfo
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes got so far and their total, None while that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How every model is loaded. `context_size` is an upper bound; the rest as the settings say."""
+
+    kv_bits: int | None = None
+    context_size: int | None = None
+    pool_bytes: int | None = None
+    wire_weights: bool = False
+
+
+class Shelf:
+    """The models on this machine's disk. To look takes its time: not for the event loop."""
+
+    def __init__(self, context_size: int | None = None) -> None:
+        """`context_size`: an upper bound of the context that is honoured."""
+        self._context_size = context_size
+
+    def models(self) -> tuple[LocalModel, ...]:
+        """Those that can be served, by name: in the hub's cache, and in mlxd's own folder."""
+        from mlx_backend.local_models import hub_cache, local_models
+
+        return local_models(hub_cache(), paths.models_folder(), self._context_size)
+
+    def model(self, path_or_repo: str) -> LocalModel:
+        """One by its folder or repository. Raises BackendError for one that is not here."""
+        from mlx_backend.local_models import described, hub_cache
+
+        return described(path_or_repo, hub_cache(), self._context_size)
+
+
+def load_model(model: str, name: str, options: LoadOptions) -> LoadedModel:
+    """On the thread that is to own it. Raises BackendError."""
+    from mlx_backend.blas import prefer_openblas
+
+    prefer_openblas()
+    from mlx_backend.loading import load
+
+    return load(
+        model,
+        name=name or None,
+        kv_bits=options.kv_bits,
+        context_size=options.context_size,
+        pool_bytes=options.pool_bytes,
+        wire_weights=options.wire_weights,
+    )
+
+
+def prompt_encoder(model: str) -> PromptEncoder:
+    """What encodes a model's prompts, without its weights. Raises CommandFailed."""
+    from mlx_backend.blas import prefer_openblas
+
+    prefer_openblas()
+    from mlx_backend.loading import load_prompts
+
+    try:
+        return load_prompts(model)
+    except BackendError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def demo_model() -> str:
+    """The folder of what `mlxd demo` fetched. Raises ConfigurationError if it is not there."""
+    folder = paths.demo_model_folder()
+    if not folder.is_dir():
+        raise ConfigurationError(
+            "No model is configured. Fetch one with `mlxd pull REPO` and choose it with "
+            "`mlxd use REPO`, or run `mlxd demo` once: it fetches a small one that is served "
+            "from then on."
+        )
+    return str(folder)
+
+
+def fetch_demo_model(progress: Progress | None = None) -> Path:
+    """The small real model's folder, downloaded first if it is not there. Raises CommandFailed."""
+    from mlx_backend.smollm2 import fetch
+
+    try:
+        return fetch(paths.cache_folder(), progress)
+    except BackendError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def pull(repo: str, progress: Progress) -> LocalModel:
+    """Download what is needed of a hub repository, or what is left of it. Raises BackendError."""
+    from mlx_backend.downloads import fetch_repository
+    from mlx_backend.local_models import hub_cache
+
+    fetch_repository(repo, hub_cache(), progress)
+    return Shelf().model(repo)
+
+
+def remove(model: LocalModel) -> None:
+    """Delete it from the disk. Raises BackendError for what is not in mlxd's or the hub's care."""
+    from mlx_backend.local_models import hub_cache
+    from mlx_backend.local_models import remove as delete
+
+    delete(model, hub_cache(), paths.models_folder())
+
+
+def memory_for_models() -> int:
+    """Bytes that weights and trees together may take on this machine."""
+    from mlx_backend.memory import residency_bytes, this_machine
+
+    return residency_bytes(this_machine())
+
+
+def default_memory_bytes(info: ModelInfo) -> int:
+    """What rows and prefix cache may take where no setting says it."""
+    from mlx_backend.memory import default_budget_bytes, this_machine
+
+    return default_budget_bytes(this_machine(), info.weight_bytes)
+
+
+def default_cache_bytes(info: ModelInfo) -> int:
+    """What the prefix cache may take where no setting says it."""
+    from mlx_backend.memory import default_cache_bytes as default_bytes
+    from mlx_backend.memory import this_machine
+
+    row_bytes = info.span_token_bytes * info.context_size + info.checkpoint_bytes
+    return default_bytes(this_machine(), info.weight_bytes, row_bytes)
