@@ -58,7 +58,7 @@ def needs_token(path: str) -> bool:
 OPEN = {("GET", "/health"), ("HEAD", "/health"), ("HEAD", "/"), ("HEAD", "/api/hello")}
 
 
-@pytest.mark.parametrize(("method", "path"), [*ROUTES, *OPEN, ("HEAD", "/mlxd/status")])
+@pytest.mark.parametrize(("method", "path"), [*ROUTES, *sorted(OPEN), ("HEAD", "/mlxd/status")])
 def test_with_a_key_set_every_route_asks_for_it_but_those_that_say_who_is_there(
     method: str, path: str
 ) -> None:
