@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from daemon.errors import ConfigurationError
+from daemon.port_owner import owner_of
 
 LOOPBACK = ("127.0.0.1", "::1")
 LONGEST_UNIX_PATH = 103
@@ -90,7 +91,8 @@ def _bound(address: str, port: int) -> socket.socket:
 
 def _refused_port(address: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} is taken by another program: stop it, or choose another with --port."
+        owner = owner_of(address, port)
+        return f"Port {port} is taken by {owner}: stop it, or choose another with --port."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{address} is no address of this machine: choose another with --host."
     return f"Port {port} cannot be used: {error.strerror}."

@@ -13,8 +13,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,7 +64,7 @@ def edges_of_this_machine(regained: Iterable[Path]) -> Edges:
 
 
 class Machine:
-    """`begin` on the loop, before anything else; `end` there, too."""
+    """`busy` may be called while it is `at_work`."""
 
     def __init__(
         self,
@@ -84,7 +84,16 @@ class Machine:
         self._power = PowerState()
         self._looked_at = float("-inf")
 
-    def begin(self, engine: Engine) -> None:
+    @contextmanager
+    def at_work(self, engine: Engine) -> Iterator[None]:
+        """For the time of a run, on its event loop."""
+        self._begin(engine)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def _begin(self, engine: Engine) -> None:
         self._engine = engine
         if self._edges.keep_out is not None:
             self._do(self._told(self._edges.keep_out))
@@ -98,10 +107,12 @@ class Machine:
             asyncio.get_running_loop().add_reader(self._watch.fileno(), self._hear)
 
     def end(self) -> None:
+        """Let the machine sleep. More than once is no harm."""
         self._drop_sleep()
-        if self._watch is not None:
-            asyncio.get_running_loop().remove_reader(self._watch.fileno())
-            self._watch.close()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            asyncio.get_running_loop().remove_reader(watch.fileno())
+            watch.close()
         if self._edges.caffeine is not None:
             self._edges.caffeine.end()
 

@@ -21,11 +21,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from daemon.connections import JsonProtocol
+from daemon.signals import STOP_SIGNALS
 
 KEEP_ALIVE_SECONDS = 180
 """Clients pool connections and do not repeat a POST that met a closed one."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LAST_WORDS_SECONDS = 1.0
 """After the engine has closed: how long answers may take to write what is left."""
 
@@ -33,6 +33,7 @@ LAST_WORDS_SECONDS = 1.0
 class Server(uvicorn.Server):
     """Serves until `stop` or a signal; then every task has its last word.
 
+    Whoever sends a second signal does not want to wait for that: it calls `hurry`.
     `close(grace_seconds)` ends what the tasks wait for; it may outlast the grace where something
     cannot be interrupted, so the tasks do not wait for it longer than that.
     """
@@ -44,8 +45,12 @@ class Server(uvicorn.Server):
         grace_seconds: float,
         keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
         most_connections: int | None = None,
+        hurry: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(_configuration(app, keep_alive_seconds, most_connections))
+        self._hurry = hurry
+        self._signals = 0
+        self._hears_signals = False
         self._close = close
         self._grace_seconds = grace_seconds
         self._stopping = asyncio.Event()
@@ -56,14 +61,26 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """May be entered before `serve` already, by who starts more than this server."""
+        if self._hears_signals:
+            yield
+            return
         loop = asyncio.get_running_loop()
+        former = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._hears_signals = True
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(number, self._told)
         try:
             yield
         finally:
-            for number in STOP_SIGNALS:
+            self._hears_signals = False
+            for number, handler in former.items():
                 loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    def _told(self) -> None:
+        self._signals += 1
+        self.stop() if self._signals == 1 else self._hurry()
 
     async def main_loop(self) -> None:
         await self._stopping.wait()

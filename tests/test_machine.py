@@ -71,11 +71,8 @@ class FakeWatch:
 async def serving(edges: Edges, **options: Any):
     machine = Machine(edges, **options)
     async with running(on_busy=machine.busy) as bench:
-        machine.begin(bench.engine)
-        try:
+        with machine.at_work(bench.engine):
             yield machine, bench
-        finally:
-            machine.end()
 
 
 async def stored_bytes(bench: Bench) -> int:

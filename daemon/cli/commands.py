@@ -10,6 +10,7 @@ from daemon.cli import asking, configuration, logs, service, work
 from daemon.cli.exits import ExitCode
 from daemon.cli.output import complain
 from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
+from daemon.settings import require_home
 from launchd.errors import ServiceError
 from mlx_backend.errors import BackendError
 
@@ -48,6 +49,7 @@ for command in COMMANDS:
 def main() -> None:
     """The console script: what goes wrong for a known reason is one sentence, not a traceback."""
     try:
+        require_home()
         app()
     except ConfigurationError as error:
         complain(str(error))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from daemon.cli.exits import ExitCode
 from daemon.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from daemon.starts import Starts
 
 
 def remembers_refusals(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,16 +32,25 @@ def remembers_refusals(command: Callable[..., None]) -> Callable[..., None]:
             if not supervised:
                 raise
             raise typer.Exit(ExitCode.READY) from error
+        except SystemExit:  # told to stop, before there was anything to stop
+            _starts(supervised).ended()
+            raise
 
     return run
 
 
 def _remember(why: str, supervised: bool) -> None:
     from daemon import logs, paths
-    from daemon.starts import Starts
 
-    Starts(paths.starts_file(), counted=supervised).refused(why)
+    _starts(supervised).refused(why)
     if supervised:
         logs.cut_short(paths.terminal_log())
         logs.start_logging("info", paths.daemon_log(), to_terminal=False)
         logging.getLogger(__name__).error("the service cannot run: %s", why)
+
+
+def _starts(supervised: bool) -> Starts:
+    from daemon import paths
+    from daemon.starts import Starts
+
+    return Starts(paths.starts_file(), counted=supervised)

@@ -132,7 +132,7 @@ def outcome(port: int, options: dict[str, Any]) -> tuple[int, str]:
 @contextmanager
 def running(**options: Any) -> Iterator[Daemon]:
     """A daemon with a scripted model that is ready, unless its script makes it wait to load."""
-    port = free_port()
+    port = options.pop("port", None) or free_port()
     with start(port, options) as process:
         daemon = Daemon(process, port)
         try:

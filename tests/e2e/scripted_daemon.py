@@ -14,7 +14,7 @@ import sys
 from daemon import paths
 from daemon.api.sse import KeepAlive
 from daemon.errors import ConfigurationError
-from daemon.serve import GRACE_SECONDS, serve
+from daemon.serve import serve
 from daemon.settings import Settings
 from daemon.starts import Starts
 from mlx_backend.errors import ModelDamaged
@@ -52,12 +52,13 @@ def main() -> int:
         return ScriptedModel(script, CacheKind(options.get("kind", "sliceable")))
 
     settings = {"prefix_cache_bytes": 10_000_000, **options.get("settings", {})}
+    if "grace_seconds" in options:
+        settings["shutdown_grace_seconds"] = options["grace_seconds"]
     try:
         return serve(
             Settings(port=port, **settings),
             load=load,
             keep_alive=KeepAlive(*options.get("keep_alive", ())),
-            grace_seconds=options.get("grace_seconds", GRACE_SECONDS),
             token_file=paths.token_file() if options.get("has_token") else None,
             starts=Starts(paths.starts_file(), counted=True) if options.get("is_service") else None,
         )
