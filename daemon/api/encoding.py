@@ -35,6 +35,9 @@ from mlx_backend.messages import Constraint, Grammar, Prompt
 
 Made = TypeVar("Made")
 
+TEMPLATE_OPTIONS, CLIENTS_OPTIONS = "template_options", "chat_template_kwargs"
+"""What an encoder calls a template's options, and what clients do."""
+
 
 async def prompt_of(
     request: ChatRequest, model: LoadedModel, door: Door, incoming: Incoming
@@ -61,9 +64,14 @@ async def grammar_of(
     door: Door,
     incoming: Incoming,
 ) -> Grammar:
-    """The constraint, compiled for the answer to `prompt`. Raises BadRequest, or ClientLeft."""
+    """The constraint, compiled for the answer to `prompt`. Raises BadRequest, or ClientLeft.
+
+    One at a time: what the first has to make of the model's vocabulary, or of a schema that
+    others sent too, is there for the next.
+    """
     try:
-        return await _beside(door, incoming, lambda: model.compile(constraint, prompt))
+        async with door.compiler:
+            return await _beside(door, incoming, lambda: model.compile(constraint, prompt))
     except ConstraintRejected as error:
         raise BadRequest(
             f"`{_at_fault(constraint, request.fields)}`: {error}",
@@ -92,13 +100,15 @@ def _at_fault(constraint: Constraint, fields: FieldNames) -> str:
 
 
 def rejection(error: PromptRejected, prompt_field: str = "messages") -> BadRequest:
-    """What an encoder refuses, as every other refusal: beginning with the field.
+    """What an encoder refuses, as every other refusal: beginning with the client's field.
 
     It speaks of messages; a dialect that calls them otherwise has them in another order, too.
     """
     name = error.field
     if name.startswith("messages") and prompt_field != "messages":
         name = prompt_field
+    elif name.startswith(TEMPLATE_OPTIONS):
+        name = CLIENTS_OPTIONS + name.removeprefix(TEMPLATE_OPTIONS)
     return BadRequest(f"`{name}`: {error}" if name else str(error), field=name or None)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from mlx_backend.interface import ShouldStop, never
 from mlx_backend.messages import NO_EFFORT, Constraint, Effort, Grammar, Prompt
 from tests.api.admin_desk import Desk, desk
-from tests.api.wires import CHATS, WIRES, Wire
+from tests.api.wires import CHAT, CHATS, WIRES, Wire
 from tests.engine.harness import run
 from tests.fakes import BytePrompts, Script
 
@@ -99,5 +100,30 @@ def test_compiling_leaves_the_loop_to_others(wire: Wire) -> None:
             model.compile = compile_slowly  # type: ignore[method-assign]
             body = wire.body(**wire.schema(), **wire.limit(1))
             assert await asked(at, ticker, wire.path, body) == 200
+
+    run(scenario())
+
+
+def test_constraints_are_compiled_one_at_a_time() -> None:
+    """What the first makes of the model's vocabulary takes a second, and is there for the next."""
+
+    async def scenario() -> None:
+        async with desk(script=Script(takes_constraints=True)) as at:
+            working: list[int] = []
+            most_at_once = 0
+
+            def compile_slowly(constraint: Constraint, prompt: Prompt) -> Grammar:
+                nonlocal most_at_once
+                working.append(1)
+                most_at_once = max(most_at_once, len(working))
+                time.sleep(0.02)
+                working.pop()
+                return Grammar(constraint, None)
+
+            at.bench.models[-1].compile = compile_slowly  # type: ignore[method-assign]
+            body = CHAT.body(**CHAT.schema(), **CHAT.limit(1))
+            answers = [at.ask("POST", CHAT.path, json=body) for _ in range(4)]
+            assert {each.status_code for each in await asyncio.gather(*answers)} == {200}
+            assert most_at_once == 1
 
     run(scenario())

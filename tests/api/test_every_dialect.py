@@ -10,7 +10,8 @@ import httpx2
 import pytest
 from starlette.types import Message
 
-from mlx_backend.messages import Effort, SampledCall, SampledTurn
+from mlx_backend.errors import PromptRejected
+from mlx_backend.messages import Effort, Prompt, SampledCall, SampledTurn
 from tests.api.admin_desk import Desk, desk
 from tests.api.test_door import ask
 from tests.api.wires import (
@@ -28,7 +29,15 @@ from tests.api.wires import (
     whole_and_streamed,
 )
 from tests.engine.harness import run, until
-from tests.fakes import CALL_MARK, TURN_END, Faults, Script, filler, fixed_reply
+from tests.fakes import (
+    CALL_MARK,
+    TURN_END,
+    BytePrompts,
+    Faults,
+    Script,
+    filler,
+    fixed_reply,
+)
 
 
 def call(name: str, arguments: str = "{}") -> str:
@@ -581,6 +590,26 @@ def test_effort_reaches_the_prompt(wire: Wire, high: dict[str, Any], none: dict[
                 await asked(at, wire, **fields)
             silent, much, off = at.bench.models[-1].prompts.efforts
             assert (silent, much.level, off.thinking) == (Effort(), "high", False)
+
+    run(scenario())
+
+
+class RefusingPrompts(BytePrompts):
+    """A template's options may not replace what the request itself says."""
+
+    def chat(self, *args: Any, **options: Any) -> Prompt:
+        raise PromptRejected("This is not an option.", "template_options.messages")
+
+
+@every_chat
+def test_an_option_that_no_template_takes_is_refused_by_the_clients_name_for_it(wire: Wire) -> None:
+    async def scenario() -> None:
+        async with saying() as at:
+            at.bench.models[-1].prompts = RefusingPrompts()
+            refused = await post(at, wire, chat_template_kwargs={"messages": []})
+            assert refused.status_code == 400
+            said = "`chat_template_kwargs.messages`: This is not an option."
+            assert error_message(refused) == said
 
     run(scenario())
 
