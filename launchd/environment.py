@@ -19,7 +19,7 @@ def agent_environment(
     variables: Mapping[str, str], home: Path, also: Iterable[str] = ()
 ) -> dict[str, str]:
     """What of `variables` an agent needs, with the hub's cache as an absolute path; `also` names
-    further ones to hand on as they are."""
+    further ones to hand on."""
     kept = {name: variables[name] for name in (*FOLDERS, *HUB_WORDS, *also) if variables.get(name)}
     hub_home = _hub_home(variables, home)
     cache = variables.get("HF_HUB_CACHE") or variables.get("HUGGINGFACE_HUB_CACHE")
@@ -29,6 +29,13 @@ def agent_environment(
         "HF_HOME": str(hub_home),
         "HF_HUB_CACHE": str(_absolute(cache, home) if cache else hub_home / "hub"),
     }
+
+
+def standing_alone(value: str, here: Path) -> str:
+    """A file or folder by its absolute path, since an agent starts elsewhere; what is neither
+    (as a hub's repository that is written alike) as it is."""
+    found = here / Path(value).expanduser()
+    return str(found) if found.exists() else value
 
 
 def _hub_home(variables: Mapping[str, str], home: Path) -> Path:

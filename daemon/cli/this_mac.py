@@ -22,7 +22,7 @@ from daemon.settings import CONFIG_VARIABLE, TABLE, Settings, environment, resol
 from daemon.starts import Starts
 from daemon.status import DaemonStatus
 from launchd.agent import Agent, Change
-from launchd.environment import agent_environment
+from launchd.environment import agent_environment, standing_alone
 from launchd.launchctl import Launchctl
 from launchd.plist import AgentSpec
 from launchd.program import stable_program
@@ -35,6 +35,8 @@ ELSEWHERE = (
 )
 AS_ROOT = "Run this as yourself, without sudo: the service belongs to your account."
 MODULE = "daemon.cli"
+FILE_VARIABLES = (CONFIG_VARIABLE, "_MODEL", "_FILE")
+"""How variables end that may name a file or a folder."""
 
 
 class ThisMac:
@@ -95,7 +97,10 @@ def new_spec() -> AgentSpec:
 def new_environment() -> dict[str, str]:
     """What an agent is given that is installed from this shell."""
     settings = [setting.environment_name for setting in TABLE]
-    return agent_environment(environment(), Path.home(), (CONFIG_VARIABLE, *settings))
+    given = agent_environment(environment(), Path.home(), (CONFIG_VARIABLE, *settings))
+    files = {name: given[name] for name in given if name.endswith(FILE_VARIABLES)}
+    here = Path.cwd()
+    return given | {name: standing_alone(value, here) for name, value in files.items()}
 
 
 def program() -> list[str]:

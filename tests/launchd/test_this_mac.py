@@ -33,6 +33,19 @@ def test_a_new_service_has_this_shells_settings_and_absolute_paths_only(home, mo
     assert found["ExitTimeOut"] > 10
 
 
+def test_files_are_named_so_that_they_are_found_from_anywhere(home, monkeypatch):
+    (home / "models" / "mine").mkdir(parents=True)
+    (home / "my.toml").touch()
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("MLXD_MODEL", "models/mine")
+    monkeypatch.setenv("MLXD_CONFIG", "my.toml")
+    given = new_spec().environment
+    assert given["MLXD_MODEL"] == str(home / "models" / "mine")
+    assert given["MLXD_CONFIG"] == str(home / "my.toml")
+    monkeypatch.setenv("MLXD_MODEL", "mlx-community/Qwen3-8B-4bit")
+    assert new_spec().environment["MLXD_MODEL"] == "mlx-community/Qwen3-8B-4bit"
+
+
 def test_an_installed_service_is_asked_where_it_listens_not_where_this_shell_would(
     home, monkeypatch
 ):
