@@ -19,6 +19,9 @@ SEED_BITS = 63
 COLDEST = 1e-4
 """The lowest temperature that differs from 0."""
 
+LEAST_PENALTY = 0.01
+"""Of repetition: logits divided by less may leave the range of half-precision numbers."""
+
 BANNED = -100.0
 """The bias of a token that is not to be drawn: the most that the API knows."""
 
@@ -83,7 +86,7 @@ def sampling_for(wishes: SamplingWishes, info: ModelInfo, fresh_seed: int) -> Sa
         "min_p": wishes.min_p,
         "presence_penalty": wishes.presence_penalty,
         "frequency_penalty": wishes.frequency_penalty,
-        "repetition_penalty": wishes.repetition_penalty,
+        "repetition_penalty": _repetition(wishes.repetition_penalty),
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     defaults = info.default_sampling or DEFAULT_SAMPLING
@@ -138,6 +141,11 @@ def _chosen(request: ChatRequest) -> tuple[CallableTool, ...]:
 def _temperature(temperature: float) -> float:
     """One that is too low to divide by is 0: either way the likeliest token is drawn."""
     return temperature if temperature >= COLDEST else 0.0
+
+
+def _repetition(penalty: float | None) -> float | None:
+    """One that is tiny makes what was said the likeliest token either way."""
+    return None if penalty is None else max(penalty, LEAST_PENALTY)
 
 
 def _top_k(top_k: int, info: ModelInfo) -> int:

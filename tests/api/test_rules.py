@@ -96,6 +96,8 @@ def test_extremes_mean_what_they_say() -> None:
     assert 0 <= sampling.seed < 2**63
     assert sampling_for(SamplingWishes(top_k=100), INFO, 42).top_k == 0
     assert sampling_for(SamplingWishes(temperature=1e-279), INFO, 42).temperature == 0
+    tiny = sampling_for(SamplingWishes(repetition_penalty=1e-300), INFO, 42)
+    assert 0 < tiny.repetition_penalty < 0.1  # what logits can be divided by
 
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:
