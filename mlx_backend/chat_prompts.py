@@ -15,7 +15,7 @@ from typing import Any
 
 from mlx_backend.clock import ConversationClock
 from mlx_backend.content import Content
-from mlx_backend.control import ControlTokens
+from mlx_backend.control import THOUGHT_OPENINGS, ControlTokens
 from mlx_backend.conversation import Conversations
 from mlx_backend.effort import EffortSwitches
 from mlx_backend.errors import PromptRejected
@@ -94,14 +94,9 @@ class ChatEncoder:
             turn.ids,
             self._marks.marks(turn.ids, conversation, head, rendering),
             turn.starts,
-            begins_in_thought=self._opens_thought(turn.text),
+            begins_in_thought=turn.text.rstrip().endswith(THOUGHT_OPENINGS),
             rendered_as=turn.plan.rendered_as(recalled.history),
         )
-
-    def _opens_thought(self, text: str) -> bool:
-        """Whether the generation tail ends inside a think block."""
-        tags = self.traits.think_tags
-        return tags is not None and text.rstrip().endswith(tags[0])
 
     def _head(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]

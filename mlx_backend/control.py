@@ -29,6 +29,17 @@ THINK_TAGS = (
 )
 """How models write the begin and the end of their thinking."""
 
+THOUGHT_OPENINGS = (
+    *(opening for opening, _ in THINK_TAGS),
+    "<|open|>think<|sep|>",
+    "<think:opensource>",
+    "<mm:think>",
+    "<|START_THINKING|>",
+    "<|channel>thought",
+)
+"""All that a prompt may end with if its answer begins in a thought, those of single families too.
+Their templates put some together from pieces: none but a rendered prompt has them whole."""
+
 _MARK_LIKE = re.compile(r"<\|.*\|>|[<\[]/?\|?(?:think|tool|reason|function)\w*\|?[>\]]", re.I)
 
 

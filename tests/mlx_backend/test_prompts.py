@@ -13,7 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from mlx_backend.control import THOUGHT_OPENINGS
 from mlx_backend.errors import PromptRejected
+from mlx_backend.output.call_format import Spelling
+from mlx_backend.output.formats import CALL_FORMATS
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
 from mlx_backend.templates import JinjaTemplate
 from tests.mlx_backend.template_families import (
@@ -343,15 +346,26 @@ def test_the_date_stays_within_a_conversation_and_moves_on_between_them() -> Non
 def test_a_prompt_tells_whether_its_answer_begins_in_a_thought() -> None:
     def opens(tail: str) -> bool:
         source = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-        source += "{% if add_generation_prompt %}" + tail + "{% endif %}{# </think> #}"
+        source += "{% if add_generation_prompt %}" + tail + "{% endif %}"
         encoder = MlxPromptEncoder(byte_level(), JinjaTemplate(source, {}), Vocabulary(1000))
         return encoder.chat([say("user", "what is <think>")]).begins_in_thought
 
     assert opens("<|im_start|>assistant\n<think>\n")
     assert not opens("<|im_start|>assistant\n")
     assert not opens("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert opens("{% set tag = '<|open|>%s<|sep|>' %}{{ tag % 'think' }}")
+    assert opens("{% set h = ':opensource' %}{{ '<think' ~ h ~ '>' }}")
+    assert not opens("{% set h = ':opensource' %}{{ '<think' ~ h ~ '></think' ~ h ~ '>' }}")
+    assert opens("]~b]ai\n<mm:think>\n")
     begins = {f for f, e in ENCODERS.items() if e.chat([say("user", "a")]).begins_in_thought}
     assert begins == {"qwen thinking"}
+
+
+def test_a_prompt_may_end_with_whatever_opens_a_familys_thoughts() -> None:
+    families = [kind(Spelling()) for kind in CALL_FORMATS if kind.name != "muse-spark"]  # headers
+    openings = {opening for family in families for opening, _ in family.think_tags}
+    assert openings
+    assert openings <= set(THOUGHT_OPENINGS)
 
 
 def test_a_chat_is_known_by_its_text_and_plain_text_is_not() -> None:
