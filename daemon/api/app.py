@@ -139,7 +139,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     """Starlette's own: no such route, or not with this method."""
     assert isinstance(error, HTTPException)
-    path = request.url.path[:200]
+    path = request.scope["path"][:200]
     if error.status_code == 404:
         return _worded(NotFound(f"There is no `{path}` here.", code="not_found"), request)
     if error.status_code == 405:
@@ -158,5 +158,5 @@ async def _on_unexpected(request: Request, error: Exception) -> Response:
 def _worded(
     error: DaemonError, request: Request, headers: Mapping[str, str] | None = None
 ) -> Response:
-    body = error_body(error, request.url.path, request.scope[REQUEST_ID])
+    body = error_body(error, request.scope["path"], request.scope[REQUEST_ID])
     return error_response(error, body, headers)
