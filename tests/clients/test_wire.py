@@ -79,8 +79,9 @@ def test_each_event_is_of_the_librarys_type(path: str, http: httpx2.Client) -> N
     if path == "/v1/completions":
         # The type has no null reason, which the API itself sends until the end.
         events = [{**each, "choices": _ended(each["choices"])} for each in events]
+    typed: TypeAdapter[Any] = TypeAdapter(event)
     for each in events:
-        TypeAdapter(event).validate_python(each)
+        typed.validate_python(each)
 
 
 def _ended(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
