@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
+from mlx_backend.messages import CallableTool
 from mlx_backend.output.argument_types import EVERY, STRING, Types
 from mlx_backend.output.call_format import Calls, NotACall, Spelling
 from mlx_backend.output.chains import Chain, Until, Word, read_one_of
+from mlx_backend.output.lark import choice, tape_text
 from mlx_backend.output.tagged import TaggedFormat, Tags, attribute
 from mlx_backend.output.tagged_grammar import Writing
 from mlx_backend.output.tape import MARK, OutputEnded, Reading, Tape
@@ -90,6 +92,14 @@ class MuseSparkFormat(MiniMaxFormat):
             (header, Word("<" + MARK), message) for header in headers
         )
         return _invocations("atem:", closing)
+
+    def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
+        """Calls stand behind a header, which behind a thought begins a message of its own."""
+        _, _, start, message, *_ = map(self.spelled, self.marks)
+        begun = tape_text(f"{start}assistant", self.spelled.tokens)
+        headers = (tape_text(f" to={tool.name}{message}", self.spelled.tokens) for tool in tools)
+        calls = self.writing().grammar(tools, may_repeat).replace("start:", "calls:", 1)
+        return f"start: ({begun})? ({choice(headers)}) calls\n{calls}"
 
     def read(self, tape: Tape, calls: Calls) -> Reading[None]:
         if tape.text.startswith(self.openings[0], tape.at):

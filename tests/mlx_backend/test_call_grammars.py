@@ -158,3 +158,14 @@ def test_what_a_forced_call_may_look_like_is_read_as_that_call(
             counts.append(len(found))
         assert min(counts) >= 1
         assert max(counts) == 1 or may_repeat
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+def test_a_forced_call_of_muse_spark_says_first_which_tool_it_is_for(with_tokens: bool) -> None:
+    writer = Writer(format_named("muse-spark", with_tokens=with_tokens))
+    constraint = Constraint(tools=TOOLS[:1])
+    grammar = writer.compiler.compile(constraint, Prompt(token_ids([0])))
+    for seed in range(3):
+        text = writer.tokenizer.decode(writer.answer(grammar, seed), skip_special_tokens=False)
+        header = text.removeprefix("<|start|>assistant")
+        assert header.startswith(" to=get_weather<|message|><atem:function_calls>")
