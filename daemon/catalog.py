@@ -63,7 +63,11 @@ class Catalog:
     async def refresh(self) -> None:
         """See what is on the disk by now."""
         if self._shelf is not None:
-            self._shelved = tuple(await asyncio.to_thread(self._shelf.models))
+            self.see(await asyncio.to_thread(self._shelf.models))
+
+    def see(self, models: Iterable[LocalModel]) -> None:
+        """These are on the disk, beside those that were asked for before."""
+        self._shelved = tuple(models)
 
     async def find(self, asked: str | None, statuses: Sequence[ModelStatus] = ()) -> LocalModel:
         """The model of an id. Looks again on the disk before it raises NotFound."""

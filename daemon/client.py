@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from daemon import __version__
 from daemon.errors import CommandFailed, NotAnswering, NotRunning, Refused
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         CacheContents,
         CacheStatus,
         DaemonStatus,
+        ListedModel,
+        ModelList,
         RequestStatus,
         SessionList,
         SessionStatus,
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 STATUS_SECONDS = 5.0
 """The status never waits for the model."""
+
+LOAD_SECONDS = 660.0
+"""More than the daemon itself waits for a model."""
 
 ANSWER_SECONDS = 60.0
 """Other answers come from the engine's thread, after the chunk that it is in."""
@@ -91,6 +96,35 @@ class Client:
 
         past = self._parsed(RequestList, body).data
         return chosen(past, (*engine.running, *engine.waiting), wanted)
+
+    def models(self) -> ModelList:
+        body = self._answer("GET", "/mlxd/models")
+        from daemon.status import ModelList
+
+        return self._parsed(ModelList, body)
+
+    def load_model(self, model: str | None) -> ListedModel:
+        """Wait until it is loaded; without a name the default."""
+        return self._one_model("load", model)
+
+    def use_model(self, model: str) -> ListedModel:
+        """Make it the default of the running daemon."""
+        return self._one_model("use", model)
+
+    def unload_model(self, model: str | None) -> ModelList:
+        """Without a name all that are loaded; the models as they are then."""
+        path = f"/mlxd/models/unload{_query(model)}"
+        body = self._answer("POST", path, with_token=True)
+        from daemon.status import ModelList
+
+        return self._parsed(ModelList, body)
+
+    def _one_model(self, action: str, model: str | None) -> ListedModel:
+        path = f"/mlxd/models/{action}{_query(model)}"
+        body = self._answer("POST", path, LOAD_SECONDS, with_token=True)
+        from daemon.status import ListedModel
+
+        return self._parsed(ListedModel, body)
 
     def stop(self) -> None:
         """Ask it to end; it answers before it does."""
@@ -164,6 +198,10 @@ def other_version(version: str) -> str:
         f"The daemon that runs is mlxd {version}, this command is {__version__}: "
         "`mlxd restart` starts it anew; in the foreground, end it and start it again."
     )
+
+
+def _query(model: str | None) -> str:
+    return "" if model is None else "?" + urlencode({"model": model})
 
 
 def chosen(

@@ -6,12 +6,13 @@ the rest of the daemon, and of the command line, runs without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemon import paths
-from daemon.errors import CommandFailed, ConfigurationError
+from daemon.catalog import Catalog
+from daemon.errors import CommandFailed, ConfigurationError, NotFound
 from mlx_backend.errors import BackendError
 from mlx_backend.interface import LoadedModel, PromptEncoder
 from mlx_backend.messages import LocalModel, ModelInfo
@@ -50,6 +51,49 @@ class Shelf:
         return described(path_or_repo, hub_cache(), self._context_size)
 
 
+def default_model(shelf: Shelf, configured: str | None, name: str | None) -> LocalModel:
+    """The model that is served unless a request says otherwise, under the `name` that it is given.
+
+    Raises ConfigurationError if none is configured, or the one that is is not here.
+    """
+    try:
+        model = shelf.model(configured or _demo_model())
+    except BackendError as error:
+        raise ConfigurationError(str(error)) from error
+    return model if name is None else replace(model, name=name)
+
+
+def catalog_on_disk(
+    configured: str | None,
+    name: str | None,
+    aliases: Mapping[str, str],
+    context_size: int | None = None,
+) -> Catalog:
+    """The models of this machine as a daemon with these settings has them; without a default where
+    there is none."""
+    shelf = Shelf(context_size)
+    try:
+        default = default_model(shelf, configured, name)
+    except ConfigurationError:
+        default = LocalModel("")
+    found = Catalog(default, aliases=aliases)
+    found.see(shelf.models())
+    return found
+
+
+def chosen_on_disk(catalog: Catalog, named: str) -> LocalModel:
+    """A model by one of its names, or by a folder that is nowhere else. Raises CommandFailed."""
+    if Path(named).expanduser().is_dir():
+        return Shelf().model(named)
+    try:
+        found = catalog.resolve(named)
+    except NotFound as error:
+        raise CommandFailed(error.message) from error
+    if not found.key:
+        raise CommandFailed("There is no default model: `mlxd use MODEL` makes one it.")
+    return found
+
+
 def load_model(model: str, name: str, options: LoadOptions) -> LoadedModel:
     """On the thread that is to own it. Raises BackendError."""
     from mlx_backend.blas import prefer_openblas
@@ -80,8 +124,8 @@ def prompt_encoder(model: str) -> PromptEncoder:
         raise CommandFailed(str(error)) from error
 
 
-def demo_model() -> str:
-    """The folder of what `mlxd demo` fetched. Raises ConfigurationError if it is not there."""
+def _demo_model() -> str:
+    """The folder of what `mlxd demo` fetched."""
     folder = paths.demo_model_folder()
     if not folder.is_dir():
         raise ConfigurationError(

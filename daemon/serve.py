@@ -36,7 +36,7 @@ from daemon.models import (
     Shelf,
     default_cache_bytes,
     default_memory_bytes,
-    demo_model,
+    default_model,
     load_model,
     memory_for_models,
 )
@@ -308,12 +308,7 @@ def _one_model(settings: Settings, load: Load) -> _Models:
 def _models_on_disk(settings: Settings) -> _Models:
     """Raises ConfigurationError if no model is configured, or the one that is is not there."""
     shelf = Shelf(settings.context_size)
-    try:
-        default = shelf.model(settings.model or demo_model())
-    except BackendError as error:
-        raise ConfigurationError(str(error)) from error
-    if settings.name is not None:
-        default = replace(default, name=settings.name)
+    default = default_model(shelf, settings.model, settings.name)
     options = LoadOptions(
         kv_bits=settings.kv_bits,
         context_size=settings.context_size,

@@ -31,6 +31,7 @@ from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
 from mlx_backend.recommended import recommended_sampling
 from mlx_backend.stop_ids import listed_ids, turn_end_ids
 from mlx_backend.templates import FunctionTemplate, JinjaTemplate, Template
+from mlx_backend.warm_up import warm_up
 
 if TYPE_CHECKING:
     from mlx_backend.layers import CacheLayout
@@ -112,6 +113,7 @@ def load(
     )
     listed = listed_ids(files.config, generation_config) | answers.ending_ids
     backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
+    warm_up(backend, prompts.vocabulary.size)
     info = ModelInfo(
         name=name or _name(path_or_repo),
         path=str(files.folder),

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from daemon.cli import asking, configuration, logs, service, work
+from daemon.cli import asking, configuration, logs, models, service, work
 from daemon.cli.exits import ExitCode
 from daemon.cli.output import complain
 from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
@@ -21,6 +21,12 @@ COMMANDS = (
     asking.why,
     asking.cache,
     asking.sessions,
+    models.models,
+    models.pull,
+    models.use,
+    models.load,
+    models.unload,
+    models.rm,
     configuration.config,
     logs.logs,
     service.install,

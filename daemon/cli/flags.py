@@ -37,7 +37,7 @@ def accepts_settings(
             command(resolve(flags, file=settings_file()), **given)
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        run.__signature__ = inspect.Signature([*map(_flag, rows), *own])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([*own, *map(_flag, rows)])  # type: ignore[attr-defined]
         return run
 
     return decorate

@@ -1,0 +1,61 @@
+"""A load ends with a short read and a step, of which nothing is left."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_backend.backend import MlxBackend
+from mlx_backend.errors import ModelUnsupported
+from mlx_backend.interface import Counters
+from mlx_backend.loading import load
+from mlx_backend.tiny_models import token_count, write_folder
+from mlx_backend.warm_up import READ_TOKENS, warm_up
+from tests.mlx_backend.conversations import ListeningModel
+from tests.mlx_backend.tiny_rows import live_bytes, tiny_layout, tiny_model
+
+KINDS = ["tiny-full", "tiny-sliding", "tiny-hybrid"]
+
+
+class CountingModel(ListeningModel):
+    """Notes how many tokens each call has."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.lengths: list[int] = []
+
+    def __call__(self, tokens: Any, cache: Any) -> Any:
+        self.lengths.append(tokens.shape[1])
+        return super().__call__(tokens, cache)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_warm_up_runs_the_model_as_a_request_does_and_leaves_nothing(kind: str) -> None:
+    model = CountingModel(tiny_model(kind))
+    backend = MlxBackend(model, tiny_layout(kind), weight_bytes=1)
+    model.lengths.clear()
+    model.logits.clear()
+    before = live_bytes()
+    warm_up(backend, token_count())
+    model.logits.clear()
+    assert (model.lengths[0], set(model.lengths[1:])) == (READ_TOKENS, {1})
+    assert backend.counters == Counters()
+    assert live_bytes() == before
+    backend.close()
+
+
+def test_a_load_ends_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="mlx_backend.warm_up")
+    model = load(str(write_folder("tiny-full", tmp_path / "tiny")))
+    assert [record.message.partition(" in ")[0] for record in caplog.records] == ["warmed up"]
+    assert model.backend.counters == Counters()
+    model.backend.close()
+
+
+def test_a_model_that_breaks_at_its_first_step_is_none_that_runs() -> None:
+    model = CountingModel(tiny_model("tiny-full"))
+    backend = MlxBackend(model, tiny_layout("tiny-full"), weight_bytes=1)
+    model.failures = 1
+    with pytest.raises(ModelUnsupported, match="does not run"):
+        warm_up(backend, token_count())
+    backend.close()
