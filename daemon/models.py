@@ -29,20 +29,27 @@ class LoadOptions:
     context_size: int | None = None
     pool_bytes: int | None = None
     wire_weights: bool = False
+    trust_remote_code: bool = False
 
 
 class Shelf:
     """The models on this machine's disk. To look takes its time: not for the event loop."""
 
-    def __init__(self, context_size: int | None = None) -> None:
+    def __init__(self, context_size: int | None = None, *, trust_remote_code: bool = False) -> None:
         """`context_size`: an upper bound of the context that is honoured."""
         self._context_size = context_size
+        self._trust_remote_code = trust_remote_code
 
     def models(self) -> tuple[LocalModel, ...]:
         """Those that can be served, by name: in the hub's cache, and in mlxd's own folder."""
         from mlx_backend.local_models import hub_cache, local_models
 
-        return local_models(hub_cache(), paths.models_folder(), self._context_size)
+        return local_models(
+            hub_cache(),
+            paths.models_folder(),
+            self._context_size,
+            trust_remote_code=self._trust_remote_code,
+        )
 
     def model(self, path_or_repo: str) -> LocalModel:
         """One by its folder or repository. Raises BackendError for one that is not here."""
@@ -108,6 +115,7 @@ def load_model(model: str, name: str, options: LoadOptions) -> LoadedModel:
         context_size=options.context_size,
         pool_bytes=options.pool_bytes,
         wire_weights=options.wire_weights,
+        trust_remote_code=options.trust_remote_code,
     )
 
 
@@ -129,9 +137,9 @@ def _demo_model() -> str:
     folder = paths.demo_model_folder()
     if not folder.is_dir():
         raise ConfigurationError(
-            "No model is configured. Fetch one with `mlxd pull REPO` and choose it with "
-            "`mlxd use REPO`, or run `mlxd demo` once: it fetches a small one that is served "
-            "from then on."
+            "No model is configured. Name one with --model FOLDER_OR_REPO, or fetch one with "
+            "`mlxd pull REPO` and choose it with `mlxd use REPO`, or run `mlxd demo` once: it "
+            "fetches a small one that is served from then on."
         )
     return str(folder)
 
