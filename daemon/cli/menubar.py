@@ -57,11 +57,13 @@ class Bar:
                 self._agent.start()  # the next look shows when it answers
             case Action.STOP:
                 self._client.stop()
+            case Action.UNLOAD:
+                self._client.unload_model(None)
             case Action.OPEN_LOG:
                 self._run(("/usr/bin/open", str(paths.daemon_log())))
             case Action.COPY:
                 self._run(("/usr/bin/osascript", *CLIPBOARD, self._lines[argument]))
-            case Action.UNLOAD | Action.QUIT:
+            case Action.QUIT:
                 pass
 
 

@@ -127,6 +127,10 @@ class Daemon:
     def stop(self):
         self.done.append("stop")
 
+    def unload_model(self, model):
+        assert model is None  # all of them
+        self.done.append("unload")
+
     def start(self):
         raise CommandFailed("launchd does not like it")
 
@@ -140,10 +144,11 @@ def test_the_menu_bar_shows_the_daemon_and_does_what_is_clicked(caplog):
     bar = Bar(daemon, daemon, 9000, daemon.run)
     assert bar.look().items[0].title == "Qwen: ready"
     bar.act(Action.STOP, "")
+    bar.act(Action.UNLOAD, "")
     bar.act(Action.OPEN_LOG, "")
     bar.act(Action.COPY, "Codex")
-    stop, opened, copied = daemon.done
-    assert stop == "stop"
+    *asked, opened, copied = daemon.done
+    assert asked == ["stop", "unload"]
     assert opened[0] == "/usr/bin/open"
     assert opened[1].endswith("mlxd.log")
     assert copied[0] == "/usr/bin/osascript"
