@@ -44,6 +44,11 @@ class Agent:
         content = self._read()
         return None if content is None else plist.environment_of(content)
 
+    def program(self) -> str:
+        """The path of the program that its plist starts; "" if it is not installed."""
+        content = self._read()
+        return "" if content is None else plist.program_of(content)
+
     def state(self) -> AgentState:
         return self._launchctl.state(self.label)
 

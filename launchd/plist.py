@@ -97,6 +97,14 @@ def environment_of(content: bytes) -> dict[str, str]:
         return {}
 
 
+def program_of(content: bytes) -> str:
+    """The path of the program that a plist starts; "" if it is no plist of ours."""
+    try:
+        return str(plistlib.loads(content)["ProgramArguments"][0])
+    except (plistlib.InvalidFileException, ValueError, LookupError, TypeError, ExpatError):
+        return ""
+
+
 def read(path: Path) -> bytes | None:
     """What stands there; None if nothing does. Raises OSError."""
     try:

@@ -113,6 +113,7 @@ def test_settings_stop_at_serve():
         "daemon.cli.asking",
         "daemon.cli.commands",
         "daemon.cli.configuration",
+        "daemon.cli.doctor",
         "daemon.cli.flags",
         "daemon.cli.models",
         "daemon.cli.this_mac",

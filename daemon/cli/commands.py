@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from daemon.cli import asking, configuration, logs, models, service, work
+from daemon.cli import asking, configuration, doctor, logs, models, service, work
 from daemon.cli.exits import ExitCode
 from daemon.cli.output import complain
 from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
@@ -28,6 +28,7 @@ COMMANDS = (
     models.unload,
     models.rm,
     configuration.config,
+    doctor.doctor,
     logs.logs,
     service.install,
     service.uninstall,

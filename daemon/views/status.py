@@ -11,6 +11,7 @@ from daemon.status import (
     CacheStatus,
     DaemonStatus,
     EngineStatus,
+    MachineStatus,
     MemoryStatus,
     ModelStatus,
     SamplingStatus,
@@ -44,6 +45,7 @@ def status_view(
 def _facts(status: DaemonStatus, rates: str) -> Iterator[tuple[str, str]]:
     engine = status.engine
     yield "daemon", f"up {duration(status.uptime_seconds)}, process {status.pid}"
+    yield from machine_facts(status.machine)
     yield from model_facts(engine.model)
     if engine.model.state == "ready":
         yield from memory_facts(engine.memory)
@@ -51,6 +53,23 @@ def _facts(status: DaemonStatus, rates: str) -> Iterator[tuple[str, str]]:
     yield from work_facts(engine)
     if rates:
         yield "now", rates
+
+
+def machine_facts(machine: MachineStatus) -> Iterator[tuple[str, str]]:
+    """Only what is out of the ordinary."""
+    heat, pressure = machine.heat, machine.memory_pressure
+    gave = machine.given_back_bytes
+    said = listed(
+        (
+            "low-power mode, so it is slower" if machine.is_low_power else "",
+            f"heat {heat}, so it is slower" if heat in ("serious", "critical") else "",
+            f"memory is short ({pressure})" if pressure in ("warning", "critical") else "",
+            f"the cache gave back {size(gave)} when memory was short" if gave else "",
+            "kept awake for its work" if machine.is_kept_awake else "",
+        )
+    )
+    if said:
+        yield "machine", said
 
 
 def model_facts(model: ModelStatus) -> Iterator[tuple[str, str]]:

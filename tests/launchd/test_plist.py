@@ -115,3 +115,9 @@ def test_a_file_that_others_could_write_becomes_one_that_only_its_owner_can(tmp_
     assert path.stat().st_mode & 0o777 == 0o644
     assert plist.read(path) == b"after"
     assert plist.read(tmp_path / "none") is None
+
+
+def test_the_program_of_a_plist_is_its_first_word_and_of_anything_else_nothing():
+    assert plist.program_of(rendered(SPEC)) == SPEC.program[0]
+    for other in (b"", b"no plist", plistlib.dumps({}), plistlib.dumps({"ProgramArguments": []})):
+        assert plist.program_of(other) == ""

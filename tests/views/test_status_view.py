@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from daemon.status import CacheStatus, MemoryStatus, ModelStatus, SamplingStatus, TotalsStatus
+from daemon.status import (
+    CacheStatus,
+    MachineStatus,
+    MemoryStatus,
+    ModelStatus,
+    SamplingStatus,
+    TotalsStatus,
+)
 from daemon.views.sessions import sessions_view
 from daemon.views.status import status_view
 from tests.views.examples import MODEL, UUID, WIDTHS, joined, request, session, shown, status
@@ -199,3 +206,12 @@ def test_status_tells_how_a_silent_request_is_sampled(sampling: SamplingStatus, 
 def test_an_answer_that_was_ended_for_repeating_itself_is_not_just_done() -> None:
     text = shown(status_view(status(recent=(request(finish="repetition"), request(finish="stop")))))
     assert text.count("repetition") == text.count("done") == 1
+
+
+def test_of_the_machine_only_what_is_out_of_the_ordinary_is_said() -> None:
+    usual = MachineStatus("normal", is_low_power=False, heat="fair")
+    assert "machine" not in joined(status_view(replace(status(), machine=usual)))
+    strained = MachineStatus("critical", 2_000_000_000, True, "serious", is_kept_awake=True)
+    said = shown(status_view(replace(status(), machine=strained)), 200)
+    for words in ("low-power", "heat serious", "short (critical)", "gave back 2.0 GB", "awake"):
+        assert words in said
