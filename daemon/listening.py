@@ -159,3 +159,10 @@ def _remove(path: Path, identity: tuple[int, int]) -> None:
             path.unlink()
     except OSError:
         return
+
+
+def own_names() -> frozenset[str]:
+    """What other machines call this one: its name, and how it is announced on its network."""
+    name = socket.gethostname().lower().rstrip(".")
+    first = name.partition(".")[0]
+    return frozenset({name, first, f"{first}.local"})

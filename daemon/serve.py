@@ -24,12 +24,14 @@ from daemon.api.admin import Identity
 from daemon.api.app import build_app
 from daemon.api.authority import Authority
 from daemon.api.endpoint import Door
+from daemon.api.security import Access
 from daemon.api.sse import KeepAlive
+from daemon.api_key import find_key
 from daemon.budget import Budget
 from daemon.catalog import Catalog
 from daemon.engine import Engine
 from daemon.errors import ConfigurationError
-from daemon.listening import bind_loopback
+from daemon.listening import listening, own_names
 from daemon.machine import Edges, Machine
 from daemon.models import (
     LoadOptions,
@@ -40,6 +42,7 @@ from daemon.models import (
     load_model,
     memory_for_models,
 )
+from daemon.open_files import most_connections, raise_limit
 from daemon.own_token import own_token
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.policies import OffsetsFunction
@@ -91,14 +94,17 @@ def serve(
     crashes = starts.begin() if starts is not None else 0
     policy = named_policy(settings.prefix_checkpoint_policy)
     models = _models_on_disk(settings) if load is None else _one_model(settings, load)
-    sockets = bind_loopback(settings.port)
-    authority = _authority(token_file) if token_file is not None else None
-    if starts is not None:
-        starts.forget_refusal()
-    ended = starts.ended if starts is not None else _nothing
-    held = crash_words(crashes)
-    run = _Run(settings, models, keep_alive, authority, policy, Machine(edges), ended, held)
-    asyncio.run(run.until_stopped(sockets))
+    access = _access(settings)
+    unix_socket = Path(settings.unix_socket) if settings.unix_socket else None
+    with listening(settings.port, settings.host, unix_socket) as sockets:
+        authority = _authority(token_file) if token_file is not None else None
+        if starts is not None:
+            starts.forget_refusal()
+        ended = starts.ended if starts is not None else _nothing
+        held = crash_words(crashes)
+        guards = _Guards(access, authority)
+        run = _Run(settings, models, keep_alive, guards, policy, Machine(edges), ended, held)
+        asyncio.run(run.until_stopped(sockets))
     ended()
     if run.left_a_thread:
         _leave_at_once()
@@ -118,6 +124,14 @@ def _leave_at_once() -> NoReturn:
     os._exit(EXIT_OK)
 
 
+@dataclass(frozen=True, slots=True)
+class _Guards:
+    """Who may ask at all, and who may read prompts and destroy state."""
+
+    access: Access
+    authority: Authority | None
+
+
 class _Run:
     """One life of the daemon. `refusal` is set if its model turns out not to be servable,
     `left_a_thread` if it was stopped while a model was being loaded or a chunk took too long."""
@@ -127,7 +141,7 @@ class _Run:
         settings: Settings,
         models: _Models,
         keep_alive: KeepAlive,
-        authority: Authority | None,
+        guards: _Guards,
         policy: OffsetsFunction | None,
         machine: Machine,
         ended: Callable[[], None],
@@ -136,7 +150,7 @@ class _Run:
         self._settings = settings
         self._models = models
         self._keep_alive = keep_alive
-        self._authority = authority
+        self._guards = guards
         self._policy = policy
         self._machine = machine
         self._ended = ended
@@ -175,17 +189,23 @@ class _Run:
         app = build_app(
             door,
             identity,
-            authority=self._authority,
+            authority=self._guards.authority,
+            access=self._guards.access,
             stop=self._stop,
             machine=self._machine.status,
         )
         grace_seconds = settings.shutdown_grace_seconds
-        self._server = Server(app, self._close, grace_seconds, hurry=self._hurry)
+        most = most_connections(raise_limit())
+        self._server = Server(
+            app, self._close, grace_seconds, most_connections=most, hurry=self._hurry
+        )
         if self._held:
             log.error("the model is %s", self._held)
         with self._server.capture_signals(), self._machine.at_work(engine):
             engine.start()
             log.info("listening on http://127.0.0.1:%d", settings.port)
+            if settings.is_remote:
+                log.info("other machines may ask, too, on %s", settings.host)
             await self._server.serve(sockets)
 
     def _stop(self) -> None:
@@ -275,6 +295,15 @@ class _Run:
         return replace(Budget.of_model(info, limit, chunk_tokens), is_fixed=True)
 
 
+def _access(settings: Settings) -> Access:
+    """Raises ConfigurationError if the API key is not where it should be."""
+    return Access(
+        find_key(settings.api_key_file, settings.api_key_keychain),
+        settings.named_origins,
+        own_names() if settings.is_remote else None,
+    )
+
+
 def _authority(file: Path) -> Authority | None:
     """Who may do what only this account may; nobody, where the token cannot be kept."""
     try:
@@ -307,13 +336,15 @@ def _one_model(settings: Settings, load: Load) -> _Models:
 
 def _models_on_disk(settings: Settings) -> _Models:
     """Raises ConfigurationError if no model is configured, or the one that is is not there."""
-    shelf = Shelf(settings.context_size)
+    trust_remote_code = settings.trust_remote_code == "yes"
+    shelf = Shelf(settings.context_size, trust_remote_code=trust_remote_code)
     default = default_model(shelf, settings.model, settings.name)
     options = LoadOptions(
         kv_bits=settings.kv_bits,
         context_size=settings.context_size,
         pool_bytes=settings.pool_bytes,
         wire_weights=settings.wire_weights == "yes",
+        trust_remote_code=trust_remote_code,
     )
     return _Models(
         default,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -18,16 +19,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from daemon import contradictions
 from daemon.config_file import ConfigFile, read
 from daemon.errors import ConfigurationError
 from daemon.written_values import (
     SECONDS_PER_YEAR,
     Parser,
+    absolute_path,
+    address,
     alias_list,
     byte_size,
     dotted_name,
     duration,
     one_of,
+    or_none,
+    origin_list,
     pairs_in,
     seconds_in,
     text,
@@ -63,7 +69,43 @@ class Settings:
     name: str | None = row(
         text, "NAME", "Name by which clients ask for the model", unset="the model's own"
     )
+    trust_remote_code: str = row(
+        one_of("no", "yes"), "no|yes", "Run the Python code that some model folders bring", "no"
+    )
     port: int = row(whole_number(1, 65535), "PORT", "Port on the loopback interface", 8642)
+    host: str | None = row(
+        or_none(address),
+        "ADDRESS",
+        "Listen on this address, too; beyond loopback it takes the next setting and an API key",
+        unset="loopback only",
+    )
+    allow_remote: str = row(
+        one_of("no", "yes"), "no|yes", "Other machines may ask, where `--host` lets them", "no"
+    )
+    unix_socket: str | None = row(
+        or_none(absolute_path),
+        "PATH",
+        "Listen on a Unix socket, too, which only your account can open",
+        unset="none",
+    )
+    api_key_file: str | None = row(
+        or_none(absolute_path),
+        "PATH",
+        "The file of the key that clients have to send; of mode 600",
+        unset="none: no key",
+    )
+    api_key_keychain: str | None = row(
+        or_none(text),
+        "NAME",
+        "The item of the macOS keychain that has this key, instead of a file",
+        unset="none",
+    )
+    cors_origins: str | None = row(
+        or_none(origin_list),
+        "ORIGIN,…",
+        "Web pages that may ask and read, such as https://chat.example",
+        unset="none",
+    )
     kv_bits: int | None = row(
         one_of("4", "8", convert=int), "4|8", "Quantise keys and values", unset="not quantised"
     )
@@ -163,6 +205,15 @@ class Settings:
     def keep_alive_seconds(self) -> float | None:
         """None: for ever."""
         return seconds_in(self.keep_alive)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether other machines can ask."""
+        return self.host is not None and not ipaddress.ip_address(self.host).is_loopback
+
+    @property
+    def named_origins(self) -> frozenset[str]:
+        return frozenset(self.cors_origins.split(",") if self.cors_origins else ())
 
     @property
     def alias_models(self) -> Mapping[str, str]:
@@ -327,16 +378,16 @@ def _parsed(setting: Setting, source: str, raw: str) -> Any:
 
 
 def _refuse_contradictions(settings: Settings) -> None:
-    has_interval = settings.prefix_checkpoint_interval is not None
-    if has_interval and settings.prompt_end == "every":
-        raise ConfigurationError(
-            "--prefix-checkpoint-interval does not go together with "
-            "--prefix-checkpoint-prompt-end every: an interval stands in for the ends of later "
-            "prompts, and would keep the same tokens twice; leave one of them out."
-        )
-    has_options = has_interval or settings.prefix_checkpoint_prompt_end is not None
-    if has_options and settings.prefix_checkpoint_policy is not None:
-        raise ConfigurationError(
-            "--prefix-checkpoint-policy does not go together with --prefix-checkpoint-prompt-end "
-            "or --prefix-checkpoint-interval: it alone decides what is captured; leave one out."
-        )
+    policies = contradictions.in_policies(
+        settings.prefix_checkpoint_prompt_end,
+        settings.prefix_checkpoint_interval,
+        settings.prefix_checkpoint_policy,
+    )
+    door = contradictions.at_the_door(
+        settings.host if settings.is_remote else None,
+        settings.allow_remote == "yes",
+        settings.api_key_file,
+        settings.api_key_keychain,
+    )
+    if policies or door:
+        raise ConfigurationError(policies or door)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +23,8 @@ BYTES_PER_UNIT = {
 
 SECONDS_PER_YEAR = 366 * 24 * 3600
 SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-NEVER = "never"
+NEVER, NONE = "never", "none"
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 Parser = Callable[[str], Any]
 """Text to value. Raises ValueError with what is expected instead, as in "a whole number"."""
@@ -56,6 +59,47 @@ def byte_size(raw: str) -> int:
     if not matched or matched[2].upper() not in BYTES_PER_UNIT:
         raise ValueError("a size such as 2GB, 512MiB or a number of bytes")
     return int(float(matched[1]) * BYTES_PER_UNIT[matched[2].upper()])
+
+
+def or_none(parse: Parser) -> Parser:
+    """Also the word `none`, which takes back what a lower source says."""
+
+    def parse_or_none(raw: str) -> Any:
+        return None if raw.strip().lower() == NONE else parse(raw)
+
+    return parse_or_none
+
+
+def absolute_path(raw: str) -> str:
+    """A service has no folder of its own that others could begin at."""
+    path = os.path.expanduser(raw.strip())
+    if not os.path.isabs(path):
+        raise ValueError("an absolute path, such as ~/keys/mlxd")
+    return path
+
+
+def address(raw: str) -> str:
+    """A literal address: what a name means may change, and so who can ask."""
+    written = raw.strip().strip("[]")
+    if written.lower() == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(written))
+    except ValueError:
+        raise ValueError("an address, such as 192.168.1.5 or 0.0.0.0") from None
+
+
+def origin_list(raw: str) -> str:
+    """`https://name:port,…`, as browsers write origins; never `*`."""
+    return ",".join(sorted({_origin(each.strip().lower()) for each in raw.split(",")}))
+
+
+def _origin(written: str) -> str:
+    matched = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([^\s/?#@*,]+)/?", written)
+    if not matched:
+        raise ValueError("a list of origins, such as https://chat.example,http://localhost:3000")
+    scheme, place = matched[1], matched[2]
+    return f"{scheme}://{place.removesuffix(DEFAULT_PORTS.get(scheme, ' '))}"
 
 
 def duration(raw: str) -> str:

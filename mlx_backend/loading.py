@@ -2,7 +2,7 @@
 
 Files are checked first (`model_files`), so that what can be wrong with a model is said in a
 sentence: ModelNotFound, ModelDamaged or ModelUnsupported. Nothing is downloaded, and no code that
-comes with a model is run.
+comes with a model is run, unless that is asked for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from mlx_backend.grammar import GrammarCompiler, compiler_for
 from mlx_backend.identity import identity
 from mlx_backend.interface import Backend, OutputStream
 from mlx_backend.messages import AnswerForm, Constraint, Grammar, ModelInfo, Prompt
-from mlx_backend.model_files import check_weights, find_folder, read_config, read_json
+from mlx_backend.model_files import (
+    check_weights,
+    find_folder,
+    read_config,
+    read_json,
+    refuse_own_code,
+)
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
 from mlx_backend.recommended import recommended_sampling
 from mlx_backend.stop_ids import listed_ids, turn_end_ids
@@ -87,20 +93,23 @@ def load(
     name: str | None = None,
     pool_bytes: int | None = None,
     wire_weights: bool = False,
+    trust_remote_code: bool = False,
 ) -> MlxModel:
     """Load a model from a folder, or from a hub repository that is on this machine.
 
     `kv_bits` 4 or 8 keeps the KV quantised; `context_size` is an upper bound; `adapter` is a
     folder with LoRA weights; `name` is what the API calls the model. `pool_bytes` and
-    `wire_weights` are `memory.DeviceLimits`.
+    `wire_weights` are `memory.DeviceLimits`. `trust_remote_code` runs code from the folder.
     """
     files = _find_files(path_or_repo, adapter)
+    if not trust_remote_code:
+        refuse_own_code(files.folder, files.config)
     with open_file_limit_kept():
         from mlx_backend.backend import MlxBackend
         from mlx_backend.layers import classify
         from mlx_backend.memory import DeviceLimits
-    model = _load_model(files)
-    tokenizer = _load_tokenizer(files.folder)
+    model = _load_model(files, trust_remote_code)
+    tokenizer = _load_tokenizer(files.folder, trust_remote_code)
     layout = classify(model, kv_bits=kv_bits)
     weight_bytes, rows = _sizes(model)
     context, warnings = served_context(files.config, tokenizer.model_max_length, context_size)
@@ -183,12 +192,12 @@ def _adapter_folder(adapter: str) -> Path:
     return folder.resolve()
 
 
-def _load_model(files: _Files) -> Any:
+def _load_model(files: _Files, trust_remote_code: bool) -> Any:
     """The model, its weights still to be read: what contradicts itself is found at once."""
     from mlx_lm.utils import load_adapters, load_model
 
     try:
-        model, _ = load_model(files.folder, lazy=True)
+        model, _ = load_model(files.folder, lazy=True, trust_remote_code=trust_remote_code)
         if files.adapter is not None:
             model = load_adapters(model, str(files.adapter))
             model.eval()
@@ -204,13 +213,13 @@ def _why_not_loaded(folder: Path, error: Exception) -> BackendError:
     return ModelDamaged(f"The model in {folder} cannot be loaded: {said}")
 
 
-def _load_tokenizer(folder: Path) -> Any:
+def _load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """mlx-lm's wrapper of the tokenizer, which must be one of the `tokenizers` library."""
     from mlx_lm.utils import load_tokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # it warns of every model_type that is mlx-lm's own
-    options = {"local_files_only": True, "trust_remote_code": False}
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
         tokenizer = load_tokenizer(folder, options)
     except Exception as error:  # as above

@@ -19,7 +19,7 @@ from typing import Any
 from mlx_backend.context_size import context_size as served_context
 from mlx_backend.errors import BackendError, ModelDamaged, ModelNotFound
 from mlx_backend.messages import LocalModel
-from mlx_backend.model_files import find_folder, read_config, read_json
+from mlx_backend.model_files import brings_code, find_folder, read_config, read_json
 
 _REPOSITORY = "models--"
 _SHARD = re.compile(r".*-(\d{5})-of-(\d{5})\.safetensors")
@@ -33,10 +33,19 @@ def hub_cache() -> Path:
 
 
 def local_models(
-    hub: Path, own_folder: Path, context_size: int | None = None
+    hub: Path,
+    own_folder: Path,
+    context_size: int | None = None,
+    *,
+    trust_remote_code: bool = False,
 ) -> tuple[LocalModel, ...]:
-    """Every model that can be served, by name; `context_size` is an upper bound."""
-    found = [*_of_hub(hub, context_size), *_of_folder(own_folder, context_size)]
+    """Every model that can be served, by name; `context_size` is an upper bound. One that brings
+    code of its own can be served only if that is trusted."""
+    found = [
+        model
+        for model in (*_of_hub(hub, context_size), *_of_folder(own_folder, context_size))
+        if trust_remote_code or not brings_code(_config(model))
+    ]
     return tuple(sorted(found, key=lambda model: (model.name.lower(), model.repo)))
 
 
@@ -107,7 +116,7 @@ def _if_servable(
         model = _described(folder, name, repo, context_size)
     except (BackendError, OSError):
         return
-    if model.weight_bytes and _is_runnable(read_json(folder / "config.json", optional=True)):
+    if model.weight_bytes and _is_runnable(_config(model)):
         yield model
 
 
@@ -139,9 +148,13 @@ def _context_size(folder: Path, config: Mapping[str, Any], asked: int | None) ->
     return size if asked is None else min(size, asked)
 
 
+def _config(model: LocalModel) -> dict[str, Any]:
+    return read_json(Path(model.folder) / "config.json", optional=True)
+
+
 def _is_runnable(config: Mapping[str, Any]) -> bool:
     kind = config.get("model_type")
-    return not _runnable_kinds() or kind in _runnable_kinds()
+    return brings_code(config) or not _runnable_kinds() or kind in _runnable_kinds()
 
 
 @cache

@@ -58,15 +58,24 @@ def _downloaded(repo: str) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json. Raises ModelDamaged, or ModelUnsupported for a model that brings its code."""
+    """config.json. Raises ModelDamaged."""
     config = read_json(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise ModelDamaged(f"{folder / 'config.json'} names no model_type.")
-    if config.get("model_file") is not None:
-        raise ModelUnsupported(
-            f"The model in {folder} wants to run code of its own ({config['model_file']})."
-        )
     return config
+
+
+def refuse_own_code(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raises ModelUnsupported for a model that brings the code which runs it."""
+    if brings_code(config):
+        raise ModelUnsupported(
+            f"The model in {folder} wants to run code of its own ({config['model_file']}): read "
+            "it first; --trust-remote-code yes runs it."
+        )
+
+
+def brings_code(config: Mapping[str, Any]) -> bool:
+    return config.get("model_file") is not None
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:

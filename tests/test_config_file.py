@@ -82,7 +82,8 @@ def test_every_setting_can_stand_in_the_file(path: Path) -> None:
 
 def _example(name: str) -> str:
     setting = next(each for each in TABLE if each.name == name)
-    candidates = ("4", "16", "yes", "every", "cut", "info", "a.b:c", "a=b", "/tmp/x", "text")
+    words = ("4", "16", "yes", "every", "cut", "info", "a.b:c", "a=b", "/tmp/x", "127.0.0.1")
+    candidates = (*words, "https://a.b", "text")
     return next(each for each in candidates if _is_taken(setting.parse, each))
 
 
