@@ -40,6 +40,8 @@ LOAD_SECONDS = 660.0
 ANSWER_SECONDS = 60.0
 """Other answers come from the engine's thread, after the chunk that it is in."""
 
+UNAUTHORIZED = 401
+
 Value = TypeVar("Value")
 
 
@@ -157,6 +159,8 @@ class Client:
             raise NotAnswering(f"Port {self._port} does not answer: {reason}.") from None
         finally:
             connection.close()
+        if response.status == UNAUTHORIZED and not with_token and self._headers(True):
+            return self._answer(method, path, seconds, with_token=True)  # an API key is set
         if response.status != 200:
             raise self._refusal(response.status, body)
         return body

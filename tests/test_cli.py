@@ -14,6 +14,7 @@ import time
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -61,12 +62,13 @@ def mlxd(*arguments, environment, code="import daemon.cli; daemon.cli.main()"):
 
 
 @contextmanager
-def answering(body: bytes, status=200):
-    """A port that answers every GET with `body`."""
+def answering(body: bytes, status=200, key=None):
+    """A port that answers every GET with `body`, or those only that have the `key`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(status)
+            is_let_in = key is None or self.headers["authorization"] == key
+            self.send_response(status if is_let_in else 401)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -151,6 +153,16 @@ def test_a_daemon_of_another_version_is_noticed_and_how_to_renew_it(home):
         result = mlxd("cache", "--port", port, environment=home)
     assert result.returncode == ExitCode.DEGRADED
     assert "mlxd 9.9" in result.stderr
+
+
+def test_where_an_api_key_is_set_the_own_token_stands_in_for_it(home):
+    token = Path(home["XDG_STATE_HOME"]) / "mlxd" / "private" / "token"
+    token.parent.mkdir(parents=True)
+    token.write_text("the token\n")
+    with answering(answer(STATUS), key="Bearer the token") as port:
+        assert mlxd("status", "--port", port, environment=home).returncode == ExitCode.READY
+        token.unlink()
+        assert mlxd("status", "--port", port, environment=home).returncode == ExitCode.DEGRADED
 
 
 def test_status_in_a_pipe_has_no_colours(home):
