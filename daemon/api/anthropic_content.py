@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from daemon.api.json_body import Body, Path, refuse
+from daemon.api.json_body import Body, Path, refuse, text_field
 from daemon.api.rules import not_shown
 from daemon.chat import Message, Part, TextPart, ToolCall, ToolSpec
 
@@ -89,7 +89,7 @@ def _result(block: Mapping[str, Any], path: Path, tools: Tools) -> Message:
     parts = _parts(block.get("content"), (*path, "content"), tools)
     if block.get("is_error") is True:
         parts = (ERROR_MARK, *parts)
-    return Message("tool", parts, tool_call_id=_string(block, "tool_use_id", path))
+    return Message("tool", parts, tool_call_id=text_field(block, "tool_use_id", path))
 
 
 def _assistant_message(content: Any, path: Path, tools: Tools) -> Message:
@@ -99,7 +99,7 @@ def _assistant_message(content: Any, path: Path, tools: Tools) -> Message:
     for block, place in _blocks(content, path):
         match block["type"]:
             case "thinking":
-                thoughts.append(_string(block, "thinking", place))
+                thoughts.append(text_field(block, "thinking", place))
             case "redacted_thinking":
                 pass  # sealed: only the vendor who wrote it can read it
             case "tool_use":
@@ -119,8 +119,8 @@ def _call(block: Mapping[str, Any], path: Path) -> ToolCall:
     arguments = block.get("input")
     if not isinstance(arguments, str | dict | None):
         raise refuse((*path, "input"), "has to be an object.")
-    name = _string(block, "name", path)
-    return ToolCall(_string(block, "id", path), name, {} if arguments is None else arguments)
+    name = text_field(block, "name", path)
+    return ToolCall(text_field(block, "id", path), name, {} if arguments is None else arguments)
 
 
 def _parts(content: Any, path: Path, tools: Tools) -> tuple[Part, ...]:
@@ -154,7 +154,7 @@ def _block_parts(block: Mapping[str, Any], path: Path, tools: Tools) -> tuple[Pa
     kind = block["type"]
     match kind:
         case "text":
-            return _text(_string(block, "text", path))
+            return _text(text_field(block, "text", path))
         case "image":
             return (TextPart(not_shown(kind)),)
         case "document":
@@ -162,7 +162,7 @@ def _block_parts(block: Mapping[str, Any], path: Path, tools: Tools) -> tuple[Pa
         case "search_result":
             return _search_result(block, path, tools)
         case "tool_reference":
-            return (_referred_tool(_string(block, "tool_name", path), tools),)
+            return (_referred_tool(text_field(block, "tool_name", path), tools),)
         case "compaction":
             return _text(block.get("content"))
     if kind in ELSEWHERE:
@@ -180,7 +180,7 @@ def _document(block: Mapping[str, Any], path: Path, tools: Tools) -> tuple[Part,
     shown: tuple[Part, ...] = (TextPart(not_shown("document")),)
     if isinstance(source, dict):
         if source.get("type") == "text":
-            shown = _text(_string(source, "data", place))
+            shown = _text(text_field(source, "data", place))
         elif source.get("type") == "content":
             shown = _parts(source.get("content"), (*place, "content"), tools)
     return (*_text(block.get("title")), *_text(block.get("context")), *shown)
@@ -197,10 +197,3 @@ def _referred_tool(name: str, tools: Tools) -> Part:
     if tool is None:
         return TextPart(f"[tool {name}: not among the tools of this request]")
     return TextPart(json.dumps(tool.for_template(), ensure_ascii=False))
-
-
-def _string(block: Mapping[str, Any], key: str, path: Path) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise refuse((*path, key), "has to be a string.")
-    return value

@@ -60,6 +60,16 @@ def refuse(path: Iterable[str | int], reason: str, code: str | None = None) -> B
     return BadRequest(f"`{name or 'body'}` {reason}", field=name or None, code=code)
 
 
+def text_field(fields: Mapping[str, Any], name: str, path: Path, default: str | None = None) -> str:
+    """A field of an object at `path` that is a string; null is its absence."""
+    value = fields.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str):
+        raise refuse((*path, name), "has to be a string." if name in fields else "is required.")
+    return value
+
+
 def _refusal(details: Mapping[str, Any], body: bytes) -> BadRequest:
     if details["type"] == "json_invalid":
         return _malformed(details, body)

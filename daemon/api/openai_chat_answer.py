@@ -27,7 +27,6 @@ from daemon.chat import (
     Opening,
     Score,
     Scored,
-    ScoredText,
     TextDelta,
     ThoughtDelta,
     Warned,
@@ -85,20 +84,7 @@ def finish_reason(ended: Ended, request: ChatRequest, has_calls: bool) -> str:
 
 
 def scores_fields(scores: Iterable[Score]) -> dict[str, Any]:
-    return {"content": [_score_fields(score) for score in scores], "refusal": None}
-
-
-def _score_fields(score: Score) -> dict[str, Any]:
-    alternatives = [_scored_fields(each) for each in score.alternatives]
-    return {**_scored_fields(score.drawn), "top_logprobs": alternatives}
-
-
-def _scored_fields(scored: ScoredText) -> dict[str, Any]:
-    return {
-        "token": scored.text.decode(errors="replace"),
-        "logprob": openai.finite(scored.logprob),
-        "bytes": list(scored.text),
-    }
+    return {"content": [openai.score_fields(score) for score in scores], "refusal": None}
 
 
 class ChatStream:

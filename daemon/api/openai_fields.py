@@ -14,7 +14,7 @@ from pydantic import Field
 
 from daemon.api.json_body import Body, RequestBody, refuse
 from daemon.api.session_key import session_in_metadata
-from daemon.chat import EndReason, Envelope, SamplingWishes
+from daemon.chat import EndReason, Envelope, SamplingWishes, Score, ScoredText
 from daemon.errors import DaemonError
 from daemon.generation import Usage
 
@@ -126,6 +126,21 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt + usage.generated,
         "prompt_tokens_details": {"cached_tokens": usage.reused},
         "completion_tokens_details": {"reasoning_tokens": usage.thought},
+    }
+
+
+def score_fields(score: Score) -> dict[str, Any]:
+    """A drawn token and the likeliest ones at its place, as chat and responses tell them."""
+    alternatives = [_scored_fields(each) for each in score.alternatives]
+    return {**_scored_fields(score.drawn), "top_logprobs": alternatives}
+
+
+def _scored_fields(scored: ScoredText) -> dict[str, Any]:
+    """Of a part of a character the bytes alone say what it is."""
+    return {
+        "token": scored.text.decode(errors="replace"),
+        "logprob": finite(scored.logprob),
+        "bytes": list(scored.text),
     }
 
 

@@ -15,7 +15,8 @@ from daemon.chat import CallRule, ToolChoice, ToolSpec
 OLDER_FUNCTIONS = "functions"
 """The namespace of what stands in `functions` instead of `tools`."""
 
-_RULES = {"auto": CallRule.AUTO, "none": CallRule.NONE, "required": CallRule.REQUIRED}
+CALL_RULES = {"auto": CallRule.AUTO, "none": CallRule.NONE, "required": CallRule.REQUIRED}
+"""The words for a choice among tools."""
 
 
 class FunctionFields(Body):
@@ -117,9 +118,9 @@ def _allowed(allowed: Any, may_repeat: bool, path: Path) -> ToolChoice:
 
 
 def _rule(word: Any, path: Path) -> CallRule:
-    if not isinstance(word, str) or word not in _RULES:
-        raise refuse(path, f"has to be one of {', '.join(_RULES)}, or name a tool.")
-    return _RULES[word]
+    if not isinstance(word, str) or word not in CALL_RULES:
+        raise refuse(path, f"has to be one of {', '.join(CALL_RULES)}, or name a tool.")
+    return CALL_RULES[word]
 
 
 def _tool_name(tool: Any, path: Path) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from daemon.api.json_body import Path, field_name, refuse
+from daemon.api.json_body import Path, field_name, refuse, text_field
 from daemon.api.response_parts import parts_of
 from daemon.api.response_thoughts import thought_of
 from daemon.api.response_tools import Tools
@@ -74,7 +74,7 @@ class ItemReader:
             self._read_tools(item, path)
         elif kind.endswith("_call_output"):
             self._add(_output(item, path))
-        elif kind.endswith("_call") and _text(item, "call_id", path, ""):
+        elif kind.endswith("_call") and text_field(item, "call_id", path, ""):
             self._add_call(_built_in_call(kind, item, path))
         elif isinstance(item.get("content"), str | list):  # as messages between agents are
             self._add(Message("user", parts_of(item["content"], (*path, "content"))))
@@ -113,22 +113,22 @@ class ItemReader:
         self.tools, brought = self.tools.with_more(given, place)
         shown = (json.dumps(spec.for_template(), ensure_ascii=False) for spec in brought)
         parts = tuple(TextPart(text) for text in shown)
-        call_id = _text(item, "call_id", path, "")
+        call_id = text_field(item, "call_id", path, "")
         if call_id:
             self._add(Message("tool", parts, tool_call_id=call_id))
         else:
             self._add(Message("system", parts))
 
     def _named_call(self, kind: str, item: Mapping[str, Any], path: Path) -> ToolCall:
-        name = _text(item, "name", path)
-        namespace = _text(item, "namespace", path, "") or None
+        name = text_field(item, "name", path)
+        namespace = text_field(item, "namespace", path, "") or None
         said: Any = item.get(_NAMED_CALLS[kind])
         if kind == "custom_tool_call":
-            said = {"input": _text(item, "input", path, "")}
+            said = {"input": text_field(item, "input", path, "")}
         elif not isinstance(said, str | dict | None):
             raise refuse((*path, "arguments"), "has to be a string.")
         seen = self.tools.seen_name(name, namespace)
-        return ToolCall(_text(item, "call_id", path, ""), seen, "" if said is None else said)
+        return ToolCall(text_field(item, "call_id", path, ""), seen, "" if said is None else said)
 
     def _add_call(self, call: ToolCall) -> None:
         turn = self._open_turn()
@@ -167,7 +167,7 @@ def _resolved(item: Any, path: Path, recall: Recall) -> tuple[Path, dict[str, An
         raise refuse(path, "has to be an object.")
     is_bare = item.get("type") is None and "role" not in item and "id" in item
     if item.get("type") == "item_reference" or is_bare:
-        item = dict(recall(_text(item, "id", path)))
+        item = dict(recall(text_field(item, "id", path)))
     return path, item
 
 
@@ -182,7 +182,7 @@ def _kind(item: Mapping[str, Any], path: Path) -> str:
 
 def _output(item: Mapping[str, Any], path: Path) -> Message:
     """What a call gave. Old shell outputs name their call by their own id."""
-    ids: Iterable[str] = (_text(item, name, path, "") for name in _CALL_OF_OUTPUT)
+    ids: Iterable[str] = (text_field(item, name, path, "") for name in _CALL_OF_OUTPUT)
     call_id = next((found for found in ids if found), "")
     output = item.get("output")
     if isinstance(output, list):
@@ -202,17 +202,7 @@ def _built_in_call(kind: str, item: Mapping[str, Any], path: Path) -> ToolCall:
     """A call of a tool that the client's vendor defines: by its kind, with what it was to do."""
     told = ("action", "operation", "arguments")
     said: Any = next((item[name] for name in told if isinstance(item.get(name), str | dict)), {})
-    return ToolCall(_text(item, "call_id", path), kind.removesuffix("_call"), said)
-
-
-def _text(item: Mapping[str, Any], name: str, path: Path, default: str | None = None) -> str:
-    """A field of an item that is a string; null is its absence."""
-    value = item.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, str):
-        raise refuse((*path, name), "has to be a string." if name in item else "is required.")
-    return value
+    return ToolCall(text_field(item, "call_id", path), kind.removesuffix("_call"), said)
 
 
 def _joined(parts: tuple[Part, ...]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from daemon.api.free_text import input_of
-from daemon.api.openai_fields import finite
+from daemon.api.openai_fields import score_fields
 from daemon.api.response_scores import Scores
 from daemon.api.response_thoughts import sealed
 from daemon.api.response_tools import own_name
@@ -138,7 +138,7 @@ def text_part(text: str, scores: Iterable[Score] = ()) -> Fields:
         "type": "output_text",
         "text": text,
         "annotations": [],
-        "logprobs": score_fields(scores),
+        "logprobs": [score_fields(score) for score in scores],
     }
 
 
@@ -193,22 +193,3 @@ def output_items(completion: Completion, request: ChatRequest) -> list[Fields]:
     if items and is_cut_in_text and items[-1]["type"] in ("message", "reasoning"):
         items[-1]["status"] = "incomplete"
     return items
-
-
-def score_fields(scores: Iterable[Score]) -> list[Fields]:
-    return [
-        {
-            **_scored(score.drawn.text, score.drawn.logprob),
-            "top_logprobs": [_scored(each.text, each.logprob) for each in score.alternatives],
-        }
-        for score in scores
-    ]
-
-
-def _scored(text: bytes, logprob: float) -> Fields:
-    """Of a part of a character the bytes alone say what it is."""
-    return {
-        "token": text.decode("utf-8", "replace"),
-        "bytes": list(text),
-        "logprob": finite(logprob),
-    }

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from daemon.api.free_text import FreeText
+from daemon.api.openai_fields import score_fields
 from daemon.api.response_object import (
     Fields,
     call_item,
     message_item,
     reasoning_item,
-    score_fields,
     text_part,
 )
 from daemon.chat import CallBegun, CallBlock, Score, ToolSpec
@@ -89,7 +89,8 @@ class OpenText(OpenItem):
         told = list(scores)
         self._said.append(text)
         self._scores += told
-        return self._delta("output_text", text, f',"logprobs":{_dumped(score_fields(told))}')
+        scored = _dumped([score_fields(score) for score in told])
+        return self._delta("output_text", text, f',"logprobs":{scored}')
 
     def _ended(self, said: str, status: str) -> tuple[bytes, Fields]:
         part = text_part(said, self._scores)

@@ -14,10 +14,10 @@ from typing import Any
 
 from daemon.api.free_text import free_text_tool
 from daemon.api.json_body import Path, field_name, refuse
+from daemon.api.openai_tools import CALL_RULES
 from daemon.chat import CallRule, ToolChoice, ToolSpec
 
 _JOINT = "__"
-_RULES = {"auto": CallRule.AUTO, "none": CallRule.NONE, "required": CallRule.REQUIRED}
 _CALLABLE = ("function", "custom")
 
 
@@ -157,9 +157,9 @@ def tool_choice_of(given: Any, parallel: bool | None, tools: Tools) -> ToolChoic
     if given is None:
         return ToolChoice(may_repeat=may_repeat)
     if isinstance(given, str):
-        if given not in _RULES:
-            raise refuse(path, f"has to be one of {', '.join(_RULES)}, or an object.")
-        return ToolChoice(_RULES[given], (), may_repeat)
+        if given not in CALL_RULES:
+            raise refuse(path, f"has to be one of {', '.join(CALL_RULES)}, or an object.")
+        return ToolChoice(CALL_RULES[given], (), may_repeat)
     if not isinstance(given, dict):
         raise refuse(path, "has to be a string or an object.")
     if given.get("type") != "allowed_tools":
@@ -170,7 +170,7 @@ def tool_choice_of(given: Any, parallel: bool | None, tools: Tools) -> ToolChoic
     if not isinstance(allowed, list) or not allowed:
         raise refuse((*path, "tools"), "has to be a list of tools, at least one.")
     names = _chosen(allowed, (*path, "tools"), tools)
-    return ToolChoice(_RULES[given["mode"]], names, may_repeat)
+    return ToolChoice(CALL_RULES[given["mode"]], names, may_repeat)
 
 
 def _chosen(given: list[Any], path: Path, tools: Tools) -> tuple[str, ...]:
