@@ -123,6 +123,39 @@ def test_settings_stop_at_serve():
     }
 
 
+WALL_CLOCKS = {"time.time", "datetime.now", "datetime.today", "datetime.utcnow"}
+DATES = {
+    "daemon.api.admin",  # when a run began, as a date
+    "daemon.cli.asking",  # how long ago a request came, for a person
+    "daemon.cli.menubar",  # what day it is, for what was reused today
+    "daemon.deliveries",  # when a request came, as a date
+    "daemon.starts",  # when a start was refused, as a date
+    "mlx_backend.clock",  # the day that a chat template sees
+    "mlx_backend.prompts",
+}
+"""Who may look at the wall clock, which jumps when a machine wakes up or is set: for dates only."""
+
+
+def wall_clocks(tree: ast.AST) -> Iterator[str]:
+    """Every mention of a clock that may jump, as it would be called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCKS:
+            yield f"{ast.unparse(node)}()"
+        elif isinstance(node, ast.ImportFrom) and node.module == "time":
+            yield from ("time()" for alias in node.names if alias.name == "time")
+
+
+def test_no_timer_goes_by_the_wall_clock():
+    clocks = {module: set(wall_clocks(tree)) for module, tree in MODULES.items()}
+    users = {module for module, found in clocks.items() if found}
+    assert users <= DATES, "intervals are measured with time.monotonic"
+    for module in users:
+        for node in ast.walk(MODULES[module]):
+            if isinstance(node, ast.BinOp):
+                sides = {ast.unparse(node.left), ast.unparse(node.right)}
+                assert not sides & clocks[module], f"{module} reckons with {ast.unparse(node)}"
+
+
 def test_every_module_says_what_it_is_for_and_stays_small():
     for path in SOURCES:
         module = name_of(path)

@@ -136,7 +136,7 @@ def running(**options: Any) -> Iterator[Daemon]:
     with start(port, options) as process:
         daemon = Daemon(process, port)
         try:
-            _wait_until_up(daemon, options.get("wait", "ready"))
+            wait_until_up(daemon, options.get("wait", "ready"))
             yield daemon
         finally:
             daemon.http.close()
@@ -146,7 +146,7 @@ def running(**options: Any) -> Iterator[Daemon]:
                 process.kill()
 
 
-def _wait_until_up(daemon: Daemon, wait: str) -> None:
+def wait_until_up(daemon: Daemon, wait: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         assert daemon.process.poll() is None, daemon.process.stderr.read()

@@ -11,7 +11,18 @@ import pytest
 
 from daemon.client import Client
 from daemon.errors import NotRunning
-from tests.e2e.processes import BOUND_SECONDS, ROOT, body, free_port, outcome, received, running
+from mlx_backend.tiny_models import write_folder
+from tests.e2e.processes import (
+    BOUND_SECONDS,
+    ROOT,
+    Daemon,
+    body,
+    free_port,
+    outcome,
+    received,
+    running,
+    wait_until_up,
+)
 
 ENDLESS = {"reply": "endless", "step_seconds": 0.01}
 SERVE = [sys.executable, "-m", "daemon.cli", "serve"]
@@ -117,3 +128,23 @@ def test_without_a_home_it_says_so_and_writes_nowhere() -> None:
         assert "HOME" in done.stderr
         assert "Traceback" not in done.stderr
     assert not (ROOT / "~").exists()
+
+
+def test_launchds_bare_environment_is_enough_to_find_a_model_and_serve_it(tmp_path: Path) -> None:
+    snapshots = tmp_path / ".cache" / "huggingface" / "hub" / "models--me--tiny" / "snapshots"
+    write_folder("tiny-full", snapshots / "0a")
+    (snapshots.parent / "refs").mkdir()
+    (snapshots.parent / "refs" / "main").write_text("0a")
+    port = free_port()
+    command = [*SERVE, "--model", "me/tiny", "--port", str(port)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=bare(tmp_path), stderr=pipe, text=True) as process:
+        daemon = Daemon(process, port)
+        try:
+            wait_until_up(daemon, "ready")
+            assert daemon.chat(max_tokens=2).status_code == 200
+            assert daemon.stop() == 0
+        finally:
+            daemon.http.close()
+            process.kill()
+    assert (tmp_path / ".local" / "state").is_dir() or (tmp_path / "Library").is_dir()
