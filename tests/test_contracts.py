@@ -126,6 +126,7 @@ def test_settings_stop_at_serve():
 WALL_CLOCKS = {"time.time", "datetime.now", "datetime.today", "datetime.utcnow"}
 DATES = {
     "daemon.api.admin",  # when a run began, as a date
+    "daemon.api.door",  # when an answer was made, as a date
     "daemon.cli.asking",  # how long ago a request came, for a person
     "daemon.cli.menubar",  # what day it is, for what was reused today
     "daemon.deliveries",  # when a request came, as a date
