@@ -50,6 +50,11 @@ class ModelStatus:
     sampling: SamplingStatus | None = None
     key: str = ""
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are answered: a model that is unloaded is loaded for the next one."""
+        return self.state in ("ready", "unloaded")
+
 
 @dataclass(frozen=True, slots=True)
 class CacheStatus:

@@ -124,6 +124,7 @@ def test_status_takes_its_port_from_the_environment_too(home, closed_port):
     ("state", "code"),
     [
         ("ready", ExitCode.READY),
+        ("unloaded", ExitCode.READY),
         ("loading", ExitCode.STARTING),
         ("failed", ExitCode.DEGRADED),
         ("closed", ExitCode.DEGRADED),

@@ -92,7 +92,7 @@ class Admin:
     async def health(self, request: Request) -> Response:
         """200 only while requests can be served: a model that was idle is loaded for the next."""
         model = self._engine.status().model
-        if model.state in ("ready", "unloaded"):
+        if model.is_serving:
             return json_response(dump({"status": "ok"}))
         reason = model.error or f"The model is not ready: {model.state}."
         unavailable = ModelUnavailable(reason, retry_after=5)

@@ -54,7 +54,7 @@ def _model(status: EngineStatus) -> Iterator[Metric]:
     info = InfoMetricFamily("mlxd_model", "The model that is served")
     info.add_metric([], {"name": model.name, "cache_kind": model.cache_kind, "state": model.state})
     yield info
-    yield _gauge("mlxd_model_ready", "1 while requests are served", model.state == "ready")
+    yield _gauge("mlxd_model_ready", "1 while requests are served", model.is_serving)
 
 
 def _work(status: EngineStatus) -> Iterator[Metric]:

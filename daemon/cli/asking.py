@@ -54,8 +54,10 @@ def client_of(resolved: Resolved) -> Client:
 
 
 def code_of(status: DaemonStatus) -> ExitCode:
-    codes = {"ready": ExitCode.READY, "loading": ExitCode.STARTING}
-    return codes.get(status.engine.model.state, ExitCode.DEGRADED)
+    model = status.engine.model
+    if model.is_serving:
+        return ExitCode.READY
+    return ExitCode.STARTING if model.state == "loading" else ExitCode.DEGRADED
 
 
 @accepts_settings(only("port"))

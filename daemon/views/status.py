@@ -47,7 +47,8 @@ def _facts(status: DaemonStatus, rates: str) -> Iterator[tuple[str, str]]:
     yield "daemon", f"up {duration(status.uptime_seconds)}, process {status.pid}"
     yield from machine_facts(status.machine)
     yield from model_facts(engine.model)
-    if engine.model.state == "ready":
+    yield from other_models(engine)
+    if engine.model.is_serving:
         yield from memory_facts(engine.memory)
         yield from cache_facts(engine.cache)
     yield from work_facts(engine)
@@ -88,6 +89,17 @@ def model_facts(model: ModelStatus) -> Iterator[tuple[str, str]]:
         yield "warning", plain(warning)
     if model.error:
         yield "error", plain(model.error)
+
+
+def other_models(engine: EngineStatus) -> Iterator[tuple[str, str]]:
+    """Those that were asked for, beside the one above, and whether it is in memory."""
+    if engine.model.state == "unloaded":
+        yield "", "its memory is given back; the next request loads it again"
+    for model in engine.models:
+        if model.key != engine.model.key:
+            weights = f", weights {size(model.weight_bytes)}" if model.weight_bytes else ""
+            error = f": {plain(model.error)}" if model.error else ""
+            yield "also", f"{plain(model.name)}, {model.state}{weights}{error}"
 
 
 def sampling_words(sampling: SamplingStatus) -> str:

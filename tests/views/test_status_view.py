@@ -215,3 +215,14 @@ def test_of_the_machine_only_what_is_out_of_the_ordinary_is_said() -> None:
     said = shown(status_view(replace(status(), machine=strained)), 200)
     for words in ("low-power", "heat serious", "short (critical)", "gave back 2.0 GB", "awake"):
         assert words in said
+
+
+def test_a_model_that_is_unloaded_is_no_fault_and_others_are_named():
+    other = replace(MODEL, name="other-model", key="o", state="failed", error="cut short")
+    idle = replace(MODEL, state="unloaded")
+    text = shown(status_view(status(model=idle, models=(idle, other))))
+    assert "unloaded on port 8642" in text
+    assert "the next request loads it again" in text
+    assert "prefix cache" in text
+    assert "other-model, failed, weights 538 MB: cut short" in text
+    assert "also" not in shown(status_view(status(models=(MODEL,))))

@@ -1,0 +1,153 @@
+"""`mlxd serve` with real models of random weights on its disk, and the commands for them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from mlx_backend.tiny_models import write_folder
+from tests.e2e.processes import ROOT, START_SECONDS, Daemon, free_port
+
+FULL, HYBRID = "tiny-full", "someone/tiny-hybrid"
+TEXT = "The same words for both of them, so that nothing but the model differs. " * 6
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An account with a model in a folder of its own, and one that came from the hub."""
+    home = tmp_path_factory.mktemp("home")
+    write_folder("tiny-full", home / "models" / FULL)
+    place = home / "hub" / "models--someone--tiny-hybrid"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("abc", encoding="ascii")
+    (place / "snapshots").mkdir()
+    write_folder("tiny-hybrid", place / "snapshots" / "abc")
+    return home
+
+
+class Account:
+    """Runs `mlxd` as the owner of `home`, about the daemon on `port`."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+        self.environment = {
+            **{name: value for name, value in kept.items() if not name.startswith("MLXD_")},
+            "HOME": str(home),
+            "HF_HUB_CACHE": str(home / "hub"),
+            "HF_HUB_OFFLINE": "1",
+            "MLXD_PORT": str(self.port),
+            "COLUMNS": "80",
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "daemon.cli", *arguments]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@contextmanager
+def serving(account: Account, *arguments: str) -> Iterator[Daemon]:
+    command = account.command("serve", *arguments)
+    with subprocess.Popen(
+        command, cwd=ROOT, env=account.environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        daemon = Daemon(process, account.port)
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not _is_up(daemon):
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                assert time.monotonic() < deadline, "the daemon did not come up"
+                time.sleep(0.05)
+            yield daemon
+        finally:
+            daemon.http.close()
+            if process.poll() is None:
+                process.kill()
+
+
+def _is_up(daemon: Daemon) -> bool:
+    try:
+        return bool(daemon.http.get("/health").status_code)
+    except httpx2.TransportError:
+        return False
+
+
+def said(daemon: Daemon, model: str) -> str:
+    answer = daemon.chat(TEXT, model=model, max_tokens=8, temperature=0)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["message"].get("content") or ""
+
+
+def test_two_real_models_take_turns_in_one_memory_and_leave_nothing_in_it(home: Path) -> None:
+    account = Account(home)
+    with serving(account, "--model", str(home / "models" / FULL)) as daemon:
+        listed = daemon.http.get("/v1/models").json()["data"]  # and the first one loads meanwhile
+        assert [model["id"] for model in listed] == [FULL, "tiny-hybrid"]
+        assert all(model["context_length"] > 0 for model in listed)
+        first = {model: said(daemon, model) for model in (FULL, HYBRID)}
+        for model in (FULL, HYBRID):
+            said(daemon, model)  # what a second request stores beside the first is there, too
+        base = daemon.engine()
+        for _ in range(5):
+            assert {model: said(daemon, model) for model in (FULL, HYBRID)} == first
+        after = daemon.engine()
+        for name in ("bytes", "arrays", "tokens"):
+            assert after["cache"][name] == base["cache"][name], name
+        grown = after["memory"]["device_active_bytes"] - base["memory"]["device_active_bytes"]
+        assert abs(grown) < base["models"][0]["weight_bytes"] / 4
+        assert [each["state"] for each in after["models"]] == ["unloaded", "ready"]
+        last = daemon.http.get("/mlxd/requests").json()["data"][-1]
+        assert last["reused"] > 0
+        assert daemon.stop() == 0
+        assert "Traceback" not in daemon.process.stderr.read()
+
+
+def test_models_are_listed_chosen_and_deleted_from_the_command_line(home: Path) -> None:
+    account = Account(home)
+    config = Path(account.json("config", "path")["path"])
+    assert account.run("config", "set", "model", str(home / "models" / FULL)).returncode == 0
+    with serving(account, "--keep-alive", "never") as daemon:
+        said(daemon, "default")
+        shown = account.run("models").stdout
+        assert re.search(r"^tiny-full \* .* ready", shown, flags=re.MULTILINE)
+        assert "someone/tiny-hybrid" in shown
+        used = account.run("use", "tiny-hybrid")
+        assert (used.returncode, used.stdout) == (0, "tiny-hybrid is the default from now on.\n")
+        assert 'model = "someone/tiny-hybrid"' in config.read_text(encoding="utf-8")
+        said(daemon, "claude-x")
+        states = {each["id"]: each["state"] for each in account.json("models")}
+        assert states == {"tiny-hybrid": "ready", FULL: "unloaded"}
+        assert account.run("unload").stdout == "Nothing is loaded.\n"
+        assert account.run("status").returncode == 0
+        kept = account.run("rm", "tiny-hybrid")
+        assert (kept.returncode, "--force" in kept.stderr) == (1, True)
+        assert account.run("rm", str(home / "models" / FULL)).returncode == 1  # not mlxd's to take
+        assert account.run("rm", "tiny-hybrid", "--force").returncode == 0
+        assert not (home / "hub" / "models--someone--tiny-hybrid").exists()
+    assert (home / "models" / FULL / "config.json").is_file()
+    gone = account.run("serve")
+    assert (gone.returncode, "mlxd pull someone/tiny-hybrid" in gone.stderr) == (78, True)
