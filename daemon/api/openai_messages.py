@@ -1,8 +1,7 @@
 """OpenAI's chat messages to ours. Pure.
 
 Messages keep their order and their place, so that a longer history renders to a longer prompt.
-`developer` is another name for `system`; content is a string, null, or a list of parts: where one
-is an image or a file, the prompt says that it is not shown.
+`developer` is another name for `system`. What content may be is `openai_parts`' to know.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import Any
 
 from daemon.api.free_text import INPUT
 from daemon.api.json_body import Body, Path, refuse
-from daemon.api.rules import not_shown
-from daemon.chat import Message, Part, TextPart, ToolCall
+from daemon.api.openai_parts import parts_of
+from daemon.chat import Message, ToolCall
 
 ROLES = {
     "system": "system",
@@ -22,9 +21,6 @@ ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-
-NOT_SHOWN = {"image_url": "image", "image": "image", "file": "document"}
-"""Parts that a model of text cannot read, and the words for them."""
 
 
 class CalledFunction(Body):
@@ -66,7 +62,7 @@ class MessageFields(Body):
             raise refuse((*path, "role"), f"has to be one of {', '.join(ROLES)}.")
         return Message(
             role=ROLES[self.role],
-            parts=content_parts(self.content, (*path, "content")),
+            parts=parts_of(self.content, (*path, "content")),
             name=self.name,
             reasoning=self.reasoning_content or self.reasoning,
             tool_calls=self._calls(path),
@@ -81,34 +77,6 @@ class MessageFields(Body):
         if self.function_call is not None:
             calls.append(_call(None, self.function_call, (*path, "function_call")))
         return tuple(calls)
-
-
-def content_parts(content: Any, path: Path) -> tuple[Part, ...]:
-    """A message's content; null and an empty list are no parts, so is an empty string."""
-    if content is None:
-        return ()
-    if isinstance(content, str):
-        return (TextPart(content),) if content else ()
-    if not isinstance(content, list):
-        raise refuse(path, "has to be a string, null or a list of parts.")
-    return tuple(_part(part, (*path, index)) for index, part in enumerate(content))
-
-
-def _part(part: Any, path: Path) -> Part:
-    if isinstance(part, str):
-        return TextPart(part)
-    if not isinstance(part, dict):
-        raise refuse(path, "has to be an object or a string.")
-    kind = part.get("type")
-    if isinstance(kind, str) and kind in NOT_SHOWN:
-        return TextPart(not_shown(NOT_SHOWN[kind]))
-    if kind not in ("text", "refusal"):
-        shown = f"of type {kind[:40]!r}" if isinstance(kind, str) else "without a type"
-        raise refuse(path, f"is a part {shown}, but only text is supported.", "unsupported_content")
-    text = part.get(kind)
-    if not isinstance(text, str):
-        raise refuse((*path, kind), "has to be a string.")
-    return TextPart(text)
 
 
 def _call(call_id: str | None, function: CalledFunction | None, path: Path) -> ToolCall:

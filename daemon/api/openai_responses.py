@@ -14,6 +14,7 @@ from pydantic import Field
 
 from daemon.api import openai_fields as openai
 from daemon.api.json_body import Body, RequestBody, parse_body, refuse
+from daemon.api.openai_parts import parts_of
 from daemon.api.response_items import ItemReader, input_items
 from daemon.api.response_object import (
     ID_PREFIX,
@@ -22,7 +23,6 @@ from daemon.api.response_object import (
     ended_fields,
     output_items,
 )
-from daemon.api.response_parts import parts_of
 from daemon.api.response_store import ResponseStore
 from daemon.api.response_stream import ResponseStream
 from daemon.api.response_tools import Tools, tool_choice_of, tools_of

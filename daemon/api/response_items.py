@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daemon.api.json_body import Path, field_name, refuse, text_field
-from daemon.api.response_parts import parts_of
+from daemon.api.openai_parts import parts_of
 from daemon.api.response_thoughts import thought_of
 from daemon.api.response_tools import Tools
 from daemon.chat import PART_SEPARATOR, Message, Part, TextPart, ToolCall

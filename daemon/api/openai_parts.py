@@ -1,4 +1,7 @@
-"""The content of Responses items: text as it is, other kinds by a placeholder. Pure."""
+"""The content of OpenAI's messages and items: text as it is, other kinds by a placeholder. Pure.
+
+Chat and Responses call the same parts by different names; either takes both.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ _TEXT_FIELDS = {
     "refusal": "refusal",
 }
 _NOT_SHOWN = {
-    "input_image": "image",
     "image_url": "image",
+    "image": "image",
+    "input_image": "image",
     "computer_screenshot": "image",
+    "file": "document",
     "input_file": "document",
 }
+"""Parts that a model of text cannot read, and the words for them."""
 
 
 def parts_of(content: Any, path: Path) -> tuple[Part, ...]:
