@@ -5,9 +5,9 @@ template has opened the answer as its generation tail did, and what it wrote fro
 end of the turn is what the sampled ids say. So a prompt consists of the ids of the last one, the
 ids that were sampled, and what is new.
 
-Nothing is put in where the template opens its history in another way, leaves the thought out, or
-writes other control tokens than were sampled. Of an answer that the client cut short, or that is
-not written as it was sampled, as many whole tokens are put in as the template repeats.
+Nothing is put in where the template opens its history in another way, leaves a thought out that
+has words, or writes other control tokens than were sampled. Of an answer that the client cut short,
+or that is not written as it was sampled, as many whole tokens are put in as the template repeats.
 """
 
 from __future__ import annotations
@@ -156,6 +156,8 @@ class Splicer:
         inner: list[Cut] = []
         for cut in self._control.cuts(text, begin):
             place = len(inner)
+            if not place and marks[:1] != [cut.id]:
+                marks = marks[self._empty_thought(answer) :]
             if place < len(marks) and cut.id == marks[place]:
                 inner.append(cut)
                 continue
@@ -165,6 +167,21 @@ class Splicer:
                 return _Decision(Splice(begin, cut.start, answer, answer.ids), cut.end)
             return _Decision(self._repeated(text, cut.start, answer, inner), cut.end)
         return _Decision(None, len(text) + 1)
+
+    def _empty_thought(self, answer: Remembered) -> int:
+        """How many marks of a thought without words the answer begins with. A template may leave
+        them out of its history: they say nothing that would be hidden from the model by that."""
+        if answer.turn.thought.strip():
+            return 0
+        found = []
+        for token in answer.ids.tolist():
+            if token in self._marks:
+                found.append(token)
+                if len(found) == 2:
+                    return 2 if found[0] != found[1] else 0
+            elif self._bytes_of(token).strip():
+                return 0
+        return 0
 
     def _is_closed(self, written: str, cut: Cut, answer: Remembered) -> bool:
         """Whether the turn ends with `cut`, and the thought is in it."""

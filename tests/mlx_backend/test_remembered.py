@@ -84,6 +84,22 @@ def test_a_thought_that_the_client_dropped_comes_back_in_a_tool_loop(family: str
     assert [text.count(f"I need part {step}.") for step in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("family", ["chatml", "qwen"])
+@pytest.mark.parametrize("thought", ["<think></think>", "<think>\n\n</think>\n\n"])
+def test_a_thought_without_words_costs_nothing_of_the_answer_behind_it(
+    family: str, thought: str
+) -> None:
+    """Models that were told not to think write one; histories leave it out."""
+    talk = chat(family)
+    last = talk.ask(say("user", "Read it."))
+    for turn in (calling(A_CALL), SampledTurn("There it is.")):
+        talk.answer(turn, thought + spoken(family, turn))
+        following = results(turn) or [say("user", "And?")]
+        prompt = talk.ask(echo(turn), *following)
+        assert talk.goes_on(last, prompt)
+        last = prompt
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_thoughts_that_a_template_drops_stay_dropped_and_cost_no_more_than_themselves(
     family: str,
