@@ -104,3 +104,15 @@ def output_encoder(encoder: PromptEncoder) -> Callable[[str], TokenIds]:
     a, b = encoder.text("x").tokens, encoder.text("y").tokens
     opening = 1 if len(a) > 1 and a[0] == b[0] else 0
     return lambda text: encoder.text(text).tokens[opening:] if text else np.empty(0, np.int32)
+
+
+def turn_end(encoder: PromptEncoder) -> int:
+    """The token that the template writes behind an answer."""
+    said = "q"
+    messages = [
+        {"role": role, "content": text}
+        for role, text in (("user", "?"), ("assistant", said), ("user", "?"))
+    ]
+    tokens = encoder.chat(messages).tokens
+    (places,) = np.nonzero(tokens == output_encoder(encoder)(said)[-1])
+    return int(tokens[places[-1] + 1])

@@ -20,7 +20,14 @@ from typing import Any
 import numpy as np
 
 from daemon.bench.client import Reply, ask
-from daemon.bench.floor import History, boundary_before, common_prefix, floor, output_encoder
+from daemon.bench.floor import (
+    History,
+    boundary_before,
+    common_prefix,
+    floor,
+    output_encoder,
+    turn_end,
+)
 from daemon.bench.peers import Reading, Server
 from daemon.bench.report import RequestResult, ScenarioResult
 from daemon.bench.traffic import Answer, Request, Scenario
@@ -29,7 +36,6 @@ from mlx_backend.messages import TokenIds
 
 LETTER_BIAS = 100.0
 _LETTERS = "abcdefghklmnoprstuvw"
-_THOUGHT = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +162,19 @@ class Player:
         return body
 
     def _bias(self, request: Request) -> dict[str, float]:
+        """A letter, repeated; of a call, the end of the turn as the template writes it, and a
+        thought that comes to an end, or none."""
         encode = output_encoder(self.encoder)
         letters = _LETTERS[self._sent % len(_LETTERS)] + request.blanks
-        bias = {str(int(encode(letter)[-1])): LETTER_BIAS for letter in letters}
-        if request.must_call and len(thought := encode(_THOUGHT)) == 1:
-            bias[str(int(thought[0]))] = -LETTER_BIAS
-        return bias
+        bias = {int(encode(letter)[-1]): LETTER_BIAS for letter in letters}
+        if request.must_call:
+            bias[turn_end(self.encoder)] = LETTER_BIAS
+            opening, closing = encode("<think>"), encode("</think>")
+            if request.thinks and len(closing) == 1:
+                bias[int(closing[0])] = LETTER_BIAS
+            elif len(opening) == 1:
+                bias[int(opening[0])] = -LETTER_BIAS
+        return {str(token): by for token, by in bias.items()}
 
     def _remember(self, sent: _Sent, reply: Reply) -> None:
         output = output_encoder(self.encoder)(reply.thinking or reply.text)

@@ -94,6 +94,20 @@ def _trimmed_answers(author: Author) -> Iterator[Wave]:
         talk = talk.answered(f"turn {turn}", spelling=Spelling.REWRITTEN)
 
 
+def _calls_after_thoughts(author: Author) -> Iterator[Wave]:
+    """Two tasks of five calls, with thoughts before them that come back within a task."""
+    talk = _opened(author)
+    for task in range(2):
+        talk = talk.user(author.prose(f"task {task}", 250))
+        for turn in range(5):
+            label, path = f"task {task} turn {turn}", f"task_{task}/{turn}.py"
+            yield (replace(talk.call(label), thinks=True),)
+            results = {path: author.source(path, 300)}
+            talk = talk.worked(label, results, spelling=Spelling.REWRITTEN)
+        yield (talk.request(f"task {task} done"),)
+        talk = talk.answered(f"task {task} done")
+
+
 def _sub_agents_in_turn(author: Author) -> Iterator[Wave]:
     """A parent starts four sub-agents one after the other; they share a head of their own."""
     parent = _opened(author).user(author.prose("review the project", 250))
@@ -251,6 +265,7 @@ SCENARIOS: dict[str, Callable[[Author], Iterator[Wave]]] = {
     "cancel at 60 % of a read": _retry_in_read,
     "tool loop of 10": _tool_loop,
     "tool loop, calls rewritten": _rewritten_calls,
+    "calls after thoughts": _calls_after_thoughts,
     "answers trimmed": _trimmed_answers,
     "4 sub-agents in turn": _sub_agents_in_turn,
     "4 sub-agents at once, cold": _sub_agents_at_once,

@@ -125,8 +125,8 @@ class Cancel:
 class Request:
     """One chat completion. Labels are unique within a scenario.
 
-    `must_call`: the answer has to be one tool call. `blanks` are characters that a model of random
-    weights may mix into its answer.
+    `must_call`: the answer has to be one tool call. Of a model of random weights: `blanks` are
+    characters that it may mix into its answer, and with `thinks` it may think before a call.
     """
 
     label: str
@@ -136,6 +136,7 @@ class Request:
     cancel: Cancel | None = None
     must_call: bool = False
     blanks: str = ""
+    thinks: bool = False
 
     @property
     def last_echo(self) -> Echo | None:

@@ -11,10 +11,12 @@ from daemon.bench.floor import (
     common_prefix,
     floor,
     output_encoder,
+    turn_end,
 )
 from mlx_backend.errors import PromptRejected
 from mlx_backend.messages import Prompt, token_ids
 from tests.bench.qwen_like import QwenLikePrompts
+from tests.fakes import TURN_END
 
 
 def test_two_prompts_share_what_they_begin_with() -> None:
@@ -106,3 +108,7 @@ def test_text_that_follows_a_prompt_has_no_beginning_of_text() -> None:
     assert output_encoder(WithOpening())("ab").tolist() == [97, 98]
     assert output_encoder(QwenLikePrompts())("ab").tolist() == [97, 98]
     assert output_encoder(QwenLikePrompts())("").tolist() == []
+
+
+def test_an_answer_ends_with_the_token_that_its_template_writes_behind_it() -> None:
+    assert turn_end(QwenLikePrompts()) == TURN_END

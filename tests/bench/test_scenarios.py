@@ -62,6 +62,7 @@ def test_the_named_scenarios_are_all_there() -> None:
         "loop of",
         "rewritten",
         "trimmed",
+        "after thoughts",
         "in turn",
         "at once",
         "fork",
@@ -69,7 +70,7 @@ def test_the_named_scenarios_are_all_there() -> None:
         "ring",
         "side calls",
     )
-    words += ("compaction", "tools in front", "thinking", "own system", "memory")
+    words += ("compaction", "tools in front", "earlier thinking", "own system", "memory")
     assert [sum(word in name for name in SCENARIOS) for word in words] == [1] * len(SCENARIOS)
 
 
