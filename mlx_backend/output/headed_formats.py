@@ -38,7 +38,7 @@ class HeadedFormat(CallFormat):
 
     def written(self, name: str) -> Sequence[tuple[str, str]]:
         """The texts before and behind a call's arguments, as on the tape, in each known way, with
-        `_NUMBER` for one. In none: calls of this family cannot be enforced."""
+        `_NUMBER` for one. None: calls of this family cannot be enforced."""
         return ()
 
     def grammar(self, tools: Sequence[CallableTool], may_repeat: bool) -> str | None:
@@ -178,6 +178,7 @@ class SolarFormat(HeadedFormat):
         block, call, before_name, before_arguments, self.call_end = map(spelled, self.marks)
         self.openings = (block, call)
         self.heads = ((SPACE, call, Until(before_name), Until(before_arguments)),)
+        self._head = f"{call}{_NUMBER}{before_name}{{name}}{before_arguments}"
 
     @classmethod
     def is_written_by(cls, template: str, added_tokens: Collection[str]) -> bool:
@@ -185,6 +186,9 @@ class SolarFormat(HeadedFormat):
 
     def block_opening(self) -> str:
         return self.openings[0]
+
+    def written(self, name: str) -> Sequence[tuple[str, str]]:
+        return ((self._head.replace("{name}", name), self.call_end),)
 
 
 HEADED_FORMATS: Sequence[type[HeadedFormat]] = (KimiFormat, DeepSeekFormat, SolarFormat)
