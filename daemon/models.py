@@ -101,16 +101,16 @@ def chosen_on_disk(catalog: Catalog, named: str) -> LocalModel:
     return found
 
 
-def load_model(model: str, name: str, options: LoadOptions) -> LoadedModel:
-    """On the thread that is to own it. Raises BackendError."""
+def load_model(model: LocalModel, options: LoadOptions) -> LoadedModel:
+    """On the thread that is to own it, from where its files are by now. Raises BackendError."""
     from mlx_backend.blas import prefer_openblas
 
     prefer_openblas()
     from mlx_backend.loading import load
 
     return load(
-        model,
-        name=name or None,
+        Shelf(trust_remote_code=options.trust_remote_code).model(model.key).folder,
+        name=model.name,
         kv_bits=options.kv_bits,
         context_size=options.context_size,
         pool_bytes=options.pool_bytes,

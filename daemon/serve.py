@@ -348,7 +348,7 @@ def _models_on_disk(settings: Settings) -> _Models:
     )
     return _Models(
         default,
-        lambda model: load_model(model.key, model.name, options),
+        lambda model: load_model(model, options),
         shelf,
         memory_for_models(),
     )

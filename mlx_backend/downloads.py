@@ -45,8 +45,9 @@ def fetch_repository(repo: str, hub: Path, progress: Progress, endpoint: str | N
         files = _remote_files(repo, endpoint)
         _check_files(repo, files)
         total = sum(file.size for file in files)
-        there = _bytes_there(files, hub / f"models--{repo.replace('/', '--')}" / "blobs")
-        _check_disk(repo, total - there, hub)
+        blobs = hub / f"models--{repo.replace('/', '--')}" / "blobs"
+        there = _bytes_there(files, blobs)
+        _check_disk(repo, total - there - _bytes_begun(files, blobs), hub)
         progress(there, total)
         folder = snapshot_download(
             repo,
@@ -87,6 +88,12 @@ def _check_files(repo: str, files: tuple[RemoteFile, ...]) -> None:
 def _bytes_there(files: tuple[RemoteFile, ...], blobs: Path) -> int:
     """How much of them is in the cache, whole."""
     return sum(file.size for file in files if file.blob and (blobs / file.blob).is_file())
+
+
+def _bytes_begun(files: tuple[RemoteFile, ...], blobs: Path) -> int:
+    """How much of them is left of downloads that broke off; those go on from there."""
+    begun = (blobs.glob(f"{file.blob}*.incomplete") for file in files if file.blob)
+    return sum(max((part.stat().st_size for part in parts), default=0) for parts in begun)
 
 
 def _check_disk(repo: str, needed: int, hub: Path) -> None:

@@ -62,6 +62,12 @@ def test_sizes_are_read_with_their_units(text, size):
         ("max_concurrent_requests", "0", "1 to 256"),
         ("log_level", "loud", "debug or info or warning or error"),
         ("model", "  ", "some text"),
+        ("keep_alive", "half an hour", "30m or 2h, or never"),
+        ("keep_alive", "-1", "30m or 2h, or never"),
+        ("aliases", "small", "a list such as"),
+        ("aliases", "=big", "a list such as"),
+        ("aliases", "small=", "a list such as"),
+        ("max_loaded_models", "0", "from 1 to 64"),
     ],
 )
 def test_a_wrong_flag_is_refused_by_its_name_with_what_it_has_to_be(name, text, expected):
@@ -114,6 +120,25 @@ def test_a_policy_of_ones_own_is_refused_beside_the_options_that_it_replaces(opt
 
 def test_no_entries_at_all_is_a_valid_choice():
     assert resolve({"prefix_cache_entries": "0"}, {}).settings.prefix_cache_entries == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("90s", 90), (" 30M ", 1800), ("2h", 7200), ("1d", 86_400)],
+)
+def test_how_long_a_model_stays_is_read_with_its_unit(text, seconds):
+    assert resolve({"keep_alive": text}, {}).settings.keep_alive_seconds == seconds
+
+
+def test_a_model_stays_half_an_hour_or_for_ever_if_told_to():
+    assert Settings().keep_alive_seconds == 1800
+    assert resolve({"keep_alive": "Never"}, {}).settings.keep_alive_seconds is None
+
+
+def test_aliases_are_pairs_of_names():
+    read = resolve({}, {"MLXD_ALIASES": " small = owner/m , claude-*=big"}).settings
+    assert read.alias_models == {"small": "owner/m", "claude-*": "big"}
+    assert Settings().alias_models == {}
 
 
 def test_each_row_has_names_of_its_own_and_a_default_that_it_would_accept():

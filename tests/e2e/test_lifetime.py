@@ -101,7 +101,10 @@ def test_an_idle_daemon_stops_at_once_also_with_open_connections_or_a_model_half
 
 def test_a_stop_does_not_wait_for_a_model_that_loads() -> None:
     with running(script={"load_seconds": 60.0}, wait="loading") as daemon:
+        waiting = daemon.socket_with(body(stream=True))
+        daemon.http.get("/mlxd/status")  # so that it has arrived by now
         assert daemon.stop() == 0
+        assert received(waiting).startswith(b"HTTP/1.1 503 ")
         assert "Traceback" not in daemon.process.stderr.read()
 
 
