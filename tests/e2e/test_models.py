@@ -151,3 +151,13 @@ def test_models_are_listed_chosen_and_deleted_from_the_command_line(home: Path) 
     assert (home / "models" / FULL / "config.json").is_file()
     gone = account.run("serve")
     assert (gone.returncode, "mlxd pull someone/tiny-hybrid" in gone.stderr) == (78, True)
+
+
+def test_a_default_model_that_is_larger_than_the_memory_is_a_wrong_setting(tmp_path: Path) -> None:
+    folder = write_folder("tiny-full", tmp_path / "huge")
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(8 * 10**12)  # sparse: it takes no room on the disk
+    refused = Account(tmp_path).run("serve", "--model", str(folder))
+    assert refused.returncode == 78
+    assert "huge needs 8,000,000,000,000 bytes of memory" in refused.stderr
+    assert "Traceback" not in refused.stderr
