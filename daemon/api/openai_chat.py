@@ -95,7 +95,7 @@ class ChatFields(openai.CommonFields):
             prompt=conversation,
             model=self.model,
             sampling=self.sampling(self._alternatives()),
-            stop=self.stop_strings(),
+            stop=openai.stop_strings(self.stop),
             max_tokens=self._max_tokens(),
             stream=bool(self.stream),
             include_usage=self.wants_usage_chunk(),

@@ -48,7 +48,7 @@ class CompletionFields(openai.CommonFields):
             prompt=self._source(),
             model=self.model,
             sampling=self.sampling(self._alternatives()),
-            stop=self.stop_strings(),
+            stop=openai.stop_strings(self.stop),
             max_tokens=openai.token_limit("max_tokens", self.max_tokens),
             stream=bool(self.stream),
             include_usage=self.wants_usage_chunk(),

@@ -20,6 +20,17 @@ from daemon.generation import Usage
 
 MAX_STOP_STRINGS = 32
 LEAST_LOGPROB = -9999.0
+FOREIGN_CONSTRAINTS = (
+    "grammar",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "json_schema",
+    "structured_outputs",
+)
+"""What other servers call their constraints: an answer that does not keep to one is wrong."""
+
 DONE = b"data: [DONE]\n\n"
 FINISH_REASONS = {
     EndReason.STOP: "stop",
@@ -74,18 +85,6 @@ class CommonFields(RequestBody):
             alternatives=alternatives,
         )
 
-    def stop_strings(self) -> tuple[str, ...]:
-        """A string, a list of them or null; empty strings stop nothing."""
-        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        if not isinstance(given, list):
-            raise refuse(("stop",), "has to be a string or a list of strings.")
-        for index, item in enumerate(given):
-            if not isinstance(item, str):
-                raise refuse(("stop", index), "has to be a string.")
-        if len(given) > MAX_STOP_STRINGS:
-            raise refuse(("stop",), f"may hold {MAX_STOP_STRINGS} strings at most.")
-        return tuple(item for item in given if item)
-
     def session_hint(self) -> str | None:
         """What is said for other purposes, but tells conversations apart."""
         return self.prompt_cache_key or session_in_metadata(self.metadata)
@@ -101,6 +100,22 @@ class CommonFields(RequestBody):
             if value is not None and not same:
                 only = " or ".join(json.dumps(item) for item in harmless if item != [])
                 raise refuse((name,), f"can only be {only}." if only else "is not supported.")
+        for name in FOREIGN_CONSTRAINTS:
+            if (self.model_extra or {}).get(name):
+                raise refuse((name,), "is not supported; chats have `response_format`.")
+
+
+def stop_strings(stop: Any) -> tuple[str, ...]:
+    """A string, a list of them or null; empty strings stop nothing."""
+    given = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(given, list):
+        raise refuse(("stop",), "has to be a string or a list of strings.")
+    for index, item in enumerate(given):
+        if not isinstance(item, str):
+            raise refuse(("stop", index), "has to be a string.")
+    if len(given) > MAX_STOP_STRINGS:
+        raise refuse(("stop",), f"may hold {MAX_STOP_STRINGS} strings at most.")
+    return tuple(item for item in given if item)
 
 
 def token_limit(name: str, value: int | None) -> int | None:

@@ -91,6 +91,7 @@ class ResponsesFields(RequestBody):
     frequency_penalty: openai.Penalty | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     include: list[str] | None = None
+    stop: Any = None
     reasoning: ReasoningFields | None = None
     text: TextFields | None = None
     stream: bool | None = None
@@ -117,6 +118,7 @@ class ResponsesFields(RequestBody):
             ),
             model=self.model,
             sampling=self._sampling(),
+            stop=openai.stop_strings(self.stop),
             max_tokens=openai.token_limit("max_output_tokens", self.max_output_tokens),
             stream=bool(self.stream),
             session=self.session_id,

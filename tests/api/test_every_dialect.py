@@ -21,7 +21,6 @@ from tests.api.wires import (
     MESSAGES,
     RESPONSES,
     SCHEMA,
-    STOPPING,
     Said,
     Wire,
     every_chat,
@@ -103,7 +102,7 @@ def test_an_answer_has_its_text_its_end_and_its_numbers(wire: Wire, stream: bool
         ("plain", [""], "plain", False),
     ],
 )
-@pytest.mark.parametrize("wire", STOPPING, ids=lambda wire: wire.name)
+@every_wire
 @whole_and_streamed
 def test_the_text_ends_exactly_before_a_stop_string(
     wire: Wire, stream: bool, said: str, stops: list[str], text: str, is_stopped: bool

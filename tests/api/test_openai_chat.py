@@ -204,6 +204,8 @@ LS = {"type": "function", "function": {"name": "ls"}}
         ({"reasoning_effort": "wild"}, "reasoning_effort"),
         ({"reasoning": {"effort": "wild"}}, "reasoning.effort"),
         ({"web_search_options": {}}, "web_search_options"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"grammar": "root ::= x"}, "grammar"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
     ],
 )

@@ -289,9 +289,6 @@ CHAT, COMPLETIONS, MESSAGES, RESPONSES = Chat(), Completions(), Messages(), Resp
 WIRES: tuple[Wire, ...] = (CHAT, COMPLETIONS, MESSAGES, RESPONSES)
 CHATS = tuple(wire for wire in WIRES if wire.has_tools)
 
-STOPPING = (CHAT, COMPLETIONS, MESSAGES)
-"""Those that have stop strings."""
-
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 every_chat = pytest.mark.parametrize("wire", CHATS, ids=lambda wire: wire.name)
 whole_and_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
