@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from daemon.budget import Budget
+from daemon.chunk_pace import ChunkPace
 from daemon.commits import Commits
 from daemon.deliveries import Outbox
 from daemon.errors import DaemonError, GenerationFailed
@@ -33,7 +34,7 @@ from daemon.prefix_cache.policies import ByOptions, CheckpointPolicy
 from daemon.records import Records
 from daemon.repetition import is_endless
 from daemon.rows import Rows
-from daemon.scheduler import age, chunk_end, next_to_read
+from daemon.scheduler import age, chunk_end, chunk_size, next_to_read
 from daemon.sessions import Sessions
 from daemon.sharing import Sharing
 from daemon.status import CacheStatus
@@ -76,6 +77,7 @@ class Inference:
         self._stop_ids = model.info.stop_ids
         self._cache = cache
         self._policy = policy
+        self._pace = ChunkPace(policy.chunk_tokens)
         self._outbox = outbox
         self._records = records
         self._clock = clock
@@ -191,8 +193,11 @@ class Inference:
     def _read(self, turn: Turn) -> None:
         row = turn.row
         assert row is not None
-        end = chunk_end(turn, self._policy.chunk_tokens, bool(self._decoding))
+        size = chunk_size(self._policy.chunk_tokens, self._pace.tokens, bool(self._decoding))
+        end = chunk_end(turn, size)
+        began = self._clock()
         self._backend.read(row, turn.tokens[turn.position : end])
+        self._pace.took(end - turn.position, self._clock() - began)
         age(self.turns, turn, end - turn.position)
         turn.position = end
         self._commits.stop(turn)

@@ -44,9 +44,14 @@ def _rank(turn: Turn, left: int) -> Rank:
     return (left - turn.overtaken, turn.arrival)
 
 
-def chunk_end(turn: Turn, chunk_tokens: int, is_decoding: bool) -> int:
-    """Where the next chunk of `turn` ends: smaller chunks while others decode, no stop passed."""
+def chunk_size(chunk_tokens: int, bearable_tokens: int, is_decoding: bool) -> int:
+    """How many tokens to read in one go: fewer while others decode, and no more than bearable."""
     size = max(1, chunk_tokens // CHUNK_SHARE_WHILE_DECODING) if is_decoding else chunk_tokens
+    return min(size, bearable_tokens)
+
+
+def chunk_end(turn: Turn, size: int) -> int:
+    """Where the next chunk of `turn` ends, of `size` tokens or less: no stop is passed."""
     end = min(turn.position + size, turn.readable)
     return min((stop for stop in turn.stops if turn.position < stop < end), default=end)
 
