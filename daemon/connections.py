@@ -3,7 +3,7 @@
 What cannot be parsed is refused in the form of every other error. A connection that does not get a
 request's head together, or goes on sending the body of a request that was answered, is closed like
 one that is idle: uvicorn would wait for it without end, and each holds one of the files that a
-process may open. Where too many are open, the one that was idle for longest makes room.
+process may open. Where too many are open, the least useful of those that idle makes room.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from daemon.api.openai_fields import dump, error_fields
 from daemon.errors import BadRequest
+
+FAVOUR_SECONDS = 60.0
+"""By so much an agent's pooled connection outlives those that never asked for anything."""
 
 
 class JsonProtocol(H11Protocol):
@@ -33,6 +36,11 @@ class JsonProtocol(H11Protocol):
     def is_idle(self) -> bool:
         """Nobody waits for an answer on it."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def usefulness(self) -> float:
+        """When it was used, or would have been: who asked before is likely to ask again."""
+        return self.last_used if self.cycle is None else self.last_used + FAVOUR_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -90,8 +98,8 @@ class JsonProtocol(H11Protocol):
 
 
 def _make_room(connections: Iterable[Any], most: int) -> None:
-    """Close the idle ones that were not used for longest; the newest are the last to go."""
+    """Close the idle ones that were not used for longest, those first that never asked."""
     open_ones = [each for each in connections if not each.transport.is_closing()]
-    idle = sorted((each for each in open_ones if each.is_idle), key=lambda each: each.last_used)
+    idle = sorted((each for each in open_ones if each.is_idle), key=lambda each: each.usefulness)
     for each in idle[: max(0, len(open_ones) - most)]:
         each.timeout_keep_alive_handler()

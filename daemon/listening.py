@@ -91,7 +91,7 @@ def _bound(address: str, port: int) -> socket.socket:
 
 def _refused_port(address: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        owner = owner_of(address, port)
+        owner = owner_of(address.replace("0.0.0.0", "127.0.0.1"), port)
         return f"Port {port} is taken by {owner}: stop it, or choose another with --port."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{address} is no address of this machine: choose another with --host."

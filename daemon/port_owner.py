@@ -13,6 +13,7 @@ import time
 ASK_SECONDS = 1.0
 MAX_ANSWER_BYTES = 4 << 20
 STRANGER = "another program"
+KEYED = "a daemon of mlxd that asks for an API key"
 
 
 def owner_of(address: str, port: int, seconds: float = ASK_SECONDS) -> str:
@@ -20,9 +21,11 @@ def owner_of(address: str, port: int, seconds: float = ASK_SECONDS) -> str:
     try:
         said = _answer(address, port, time.monotonic() + seconds)
         found = json.loads(said.partition(b"\r\n\r\n")[2])
+        if found.get("error", {}).get("code") == "invalid_api_key":
+            return KEYED
         version, instance = str(found["version"])[:20], str(found["instance"])[:12]
         words = f"mlxd {version} (process {int(found['pid'])}, instance {instance})"
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return STRANGER
     return words if words.isprintable() else STRANGER
 

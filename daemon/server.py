@@ -26,6 +26,11 @@ from daemon.signals import STOP_SIGNALS
 KEEP_ALIVE_SECONDS = 180
 """Clients pool connections and do not repeat a POST that met a closed one."""
 
+PENDING_CONNECTIONS = 1024
+ACCEPTED_AT_ONCE = 16
+"""Between two passes of the event loop, so that connections beyond what may be open are closed
+before there are no more files: asyncio tries that often to accept one, and logs each failure."""
+
 LAST_WORDS_SECONDS = 1.0
 """After the engine has closed: how long answers may take to write what is left."""
 
@@ -58,6 +63,12 @@ class Server(uvicorn.Server):
     def stop(self) -> None:
         self.should_exit = True
         self._stopping.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn has one number for both: how many may wait, and how many are accepted at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(PENDING_CONNECTIONS)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -125,6 +136,7 @@ def _configuration(
         ws="none",
         lifespan="off",
         interface="asgi3",
+        backlog=ACCEPTED_AT_ONCE,
         workers=1,
         log_config=None,
         log_level="warning",

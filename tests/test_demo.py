@@ -17,6 +17,7 @@ from daemon.demo.agent import Agent
 from daemon.demo.child import free_port, running_daemon, serve_command
 from daemon.demo.play import play
 from daemon.demo.report import DemoFailed
+from daemon.settings import resolve
 from tests.e2e.processes import running
 
 CHUNK = 256
@@ -195,7 +196,16 @@ def wait_for_port(folder):
 def test_the_daemon_of_the_demo_is_mlxd_serve():
     command = serve_command("folder", 4711)
     assert command[0] == sys.executable
-    assert command[-5:] == ["serve", "--model", "folder", "--port", "4711"]
+    assert command[3:8] == ["serve", "--model", "folder", "--port", "4711"]
+
+
+def test_the_daemon_of_the_demo_asks_for_no_key_and_takes_no_socket_of_another():
+    words = serve_command("folder", 4711)[4:]
+    flags = {flag[2:].replace("-", "_"): value for flag, value in zip(*[iter(words)] * 2)}
+    everyday = {"MLXD_API_KEY_FILE": "/keys/mlxd", "MLXD_UNIX_SOCKET": "/run/mlxd"}
+    everyday |= {"MLXD_HOST": "0.0.0.0", "MLXD_ALLOW_REMOTE": "yes"}
+    settings = resolve(flags, everyday).settings
+    assert (settings.api_key_file, settings.unix_socket, settings.is_remote) == (None, None, False)
 
 
 def test_histories_only_grow():

@@ -27,9 +27,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+EVERYDAY = ("--host", "--unix-socket", "--api-key-file", "--api-key-keychain")
+ALONE = [word for flag in EVERYDAY for word in (flag, "none")]
+"""What the daemon for every day is told of who may ask is not this one's business."""
+
+
 def serve_command(model: str, port: int) -> list[str]:
     """`mlxd serve`, by the interpreter that runs now."""
-    flags = ["--model", model, "--port", str(port)]
+    flags = ["--model", model, "--port", str(port), *ALONE]
     return [sys.executable, "-m", "daemon.cli", "serve", *flags]
 
 

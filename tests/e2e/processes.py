@@ -28,7 +28,7 @@ def free_port() -> int:
 class Daemon:
     """A running daemon. `http` is a client with a bounded wait."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+    def __init__(self, process: subprocess.Popen[str], port: int, key: str = "") -> None:
         self.process = process
         self.port = port
         self.connections: list[socket.socket] = []
@@ -37,6 +37,7 @@ class Daemon:
             base_url=self.base_url,
             timeout=BOUND_SECONDS,
             trust_env=False,
+            headers={"x-api-key": key} if key else {},
             limits=httpx2.Limits(max_connections=200),
         )
 
@@ -131,10 +132,13 @@ def outcome(port: int, options: dict[str, Any]) -> tuple[int, str]:
 
 @contextmanager
 def running(**options: Any) -> Iterator[Daemon]:
-    """A daemon with a scripted model that is ready, unless its script makes it wait to load."""
+    """A daemon with a scripted model that is ready, unless its script makes it wait to load.
+
+    `key` is the API key that its client sends.
+    """
     port = options.pop("port", None) or free_port()
     with start(port, options) as process:
-        daemon = Daemon(process, port)
+        daemon = Daemon(process, port, options.get("key", ""))
         try:
             wait_until_up(daemon, options.get("wait", "ready"))
             yield daemon

@@ -3,17 +3,21 @@
 Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo" or "endless"),
 `faults` (fields of `fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive`
 (seconds without a byte, seconds without an event), `grace_seconds`, `load_error`, `has_token`,
-`is_service` (its starts are counted).
+`is_service` (its starts are counted), `file_limits` (soft, hard), `log` (a file: logs as `mlxd
+serve` does).
 """
 
 import atexit
 import json
 import logging
+import resource
 import sys
+from pathlib import Path
 
 from daemon import paths
 from daemon.api.sse import KeepAlive
 from daemon.errors import ConfigurationError
+from daemon.logs import start_logging
 from daemon.serve import serve
 from daemon.settings import Settings
 from daemon.starts import Starts
@@ -41,9 +45,14 @@ def script_of(options: dict) -> Script:
 
 
 def main() -> int:
-    logging.basicConfig(level="INFO")
     atexit.register(print, "the interpreter ends", file=sys.stderr)
     port, options = int(sys.argv[1]), json.loads(sys.argv[2])
+    if "log" in options:
+        start_logging("info", Path(options["log"]))
+    else:
+        logging.basicConfig(level="INFO")
+    if "file_limits" in options:
+        resource.setrlimit(resource.RLIMIT_NOFILE, tuple(options["file_limits"]))
     script = script_of(options)
 
     def load() -> ScriptedModel:
