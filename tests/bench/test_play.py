@@ -81,11 +81,10 @@ class CannedServer:
         return httpx2.Response(200, stream=Events(lines))
 
     def _call(self) -> dict[str, Any]:
+        """As long as a client writes it anew, in another order."""
         number = len(self.called)
-        function = {
-            "name": "find",
-            "arguments": json.dumps({"path": f"{number}.py", "line": number}),
-        }
+        arguments = json.dumps({"path": f"{number}.py", "line": number}, separators=(",", ":"))
+        function = {"name": "find", "arguments": arguments}
         self.called[f"call_{number}"] = function
         return {"id": f"call_{number}", "type": "function", "function": function}
 
