@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from daemon.bench.client import BenchFailed, Reply, ask
-from daemon.bench.traffic import Cancel
+from daemon.bench.traffic import Cancel, ToolCall
 
 
 class Stream(httpx2.AsyncByteStream):
@@ -30,13 +30,17 @@ class Stream(httpx2.AsyncByteStream):
             await asyncio.Event().wait()
 
 
-def delta(**fields: str) -> str:
+def delta(**fields: object) -> str:
     return "data: " + json.dumps({"choices": [{"delta": fields}]})
 
 
 def usage(prompt: int, cached: int) -> str:
     details = {"cached_tokens": cached}
-    counts = {"prompt_tokens": prompt, "prompt_tokens_details": details}
+    counts = {
+        "prompt_tokens": prompt,
+        "prompt_tokens_details": details,
+        "completion_tokens": 7,
+    }
     return "data: " + json.dumps({"choices": [], "usage": counts})
 
 
@@ -69,9 +73,23 @@ def test_text_thinking_and_usage_are_collected() -> None:
     lines += [delta(content="a"), delta(content="b"), usage(50, 40), "data: [DONE]"]
     reply = reply_to(Stream(lines))
     assert (reply.text, reply.thinking) == ("ab", "hmm")
-    assert (reply.prompt, reply.reused) == (50, 40)
+    assert (reply.prompt, reply.reused, reply.generated) == (50, 40, 7)
     assert reply.first_token_seconds is not None
     assert not reply.is_cancelled
+
+
+def test_calls_are_put_together_from_their_pieces() -> None:
+    def part(index: int, arguments: str, **begin: str) -> str:
+        name = {"name": begin["name"]} if begin else {}
+        function = {**name, "arguments": arguments}
+        identity = {"id": begin["id"], "type": "function"} if begin else {}
+        return delta(tool_calls=[{"index": index, **identity, "function": function}])
+
+    lines = [part(0, "", id="a", name="find"), part(0, '{"x"'), part(0, ":1}")]
+    whole = part(1, "{}", id="b", name="list")
+    reply = reply_to(Stream([*lines, whole, usage(5, 0), "data: [DONE]"]))
+    assert reply.answer.calls == (ToolCall("a", "find", '{"x":1}'), ToolCall("b", "list", "{}"))
+    assert reply.first_token_seconds is not None
 
 
 def test_it_hangs_up_after_so_many_deltas() -> None:

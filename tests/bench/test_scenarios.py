@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from daemon.bench.client import BenchFailed
 from daemon.bench.run import BenchOptions, chosen, fitting
 from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
 from daemon.bench.texts import Author
-from daemon.bench.traffic import Answer, Conversation, Echo, Scenario
+from daemon.bench.traffic import Answer, Conversation, Echo, Scenario, Spelling, ToolCall
 from tests.bench.qwen_like import QwenLikePrompts
 
 ALL = all_scenarios(Sizes())
@@ -96,6 +98,35 @@ def test_a_conversation_that_grows_leaves_its_fork_alone() -> None:
     assert resolved[2]["reasoning_content"] == "hm"
     assert json.loads(resolved[2]["tool_calls"][0]["function"]["arguments"]) == {"path": "x.py"}
     assert resolved[3] == {"role": "tool", "tool_call_id": "call_b_0", "content": "text"}
+
+
+def test_an_answer_comes_back_with_its_own_calls_spelled_as_the_client_spells() -> None:
+    sent = ToolCall("id", "find", '{"a": 1, "b": [2]}')
+    answers = {"x": Answer(" said\n", "hm", (sent,))}
+    asked = Conversation().user("u")
+
+    def echoed(spelling: Spelling) -> list[dict[str, Any]]:
+        return asked.worked("x", {"f": "r"}, spelling=spelling).request("y").resolve(answers)[1:]
+
+    calling, result = echoed(Spelling.AS_SENT)
+    assert calling["content"] == " said\n"
+    assert calling["tool_calls"] == [sent.message_part()]
+    assert result["tool_call_id"] == "id"
+    calling, _ = echoed(Spelling.REWRITTEN)
+    assert calling["content"] == "said"
+    assert calling["tool_calls"][0]["function"]["arguments"] == '{"b":[2],"a":1}'
+    cut = replace(sent, arguments='{"a": 1, "b')
+    assert cut.rewritten() == cut
+
+
+def test_a_call_that_is_asked_for_is_bounded() -> None:
+    """Otherwise a model of random weights would never end it."""
+    for tool in Author("seed").tools("agent", 3, 900):
+        schema = tool["function"]["parameters"]
+        assert set(schema["required"]) == set(schema["properties"])
+        assert schema["additionalProperties"] is False
+        for property_ in schema["properties"].values():
+            assert "maxLength" in property_ or property_["maximum"] < 100
 
 
 def test_texts_shrink_until_every_prompt_fits_the_context() -> None:
