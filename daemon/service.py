@@ -61,10 +61,16 @@ def purged(folders: Iterable[Path], daemon: Asked) -> list[Path]:
         pass
     else:
         raise CommandFailed(f"A daemon still runs (process {found.pid}): end it, then try again.")
-    there = [folder for folder in folders if folder.is_dir()]
-    for folder in there:
-        shutil.rmtree(folder)
-    return there
+    deleted = []
+    for folder in folders:
+        if not folder.is_dir():
+            continue  # or it went with one that it was in
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise CommandFailed(f"{folder} cannot be deleted: {error}") from error
+        deleted.append(folder)
+    return deleted
 
 
 class Service:

@@ -209,13 +209,14 @@ def test_uninstalling_stops_it_cleanly_and_removes_it_and_twice_is_no_error(desk
 
 def test_a_purge_deletes_what_is_there_but_not_under_a_running_daemon(desk, tmp_path):
     folder, missing = tmp_path / "state", tmp_path / "none"
-    (folder / "private").mkdir(parents=True)
+    inner = folder / "log"
+    inner.mkdir(parents=True)
     desk.answers = status_of(7)
     with pytest.raises(CommandFailed, match="process 7"):
-        purged([folder, missing], desk)
-    assert folder.is_dir()
+        purged([folder, missing, inner], desk)
+    assert inner.is_dir()
     desk.answers = None
-    assert purged([folder, missing], desk) == [folder]
+    assert purged([folder, missing, inner], desk) == [folder]
     assert not folder.exists()
 
 
