@@ -180,9 +180,11 @@ def check_service(service: ServiceFacts) -> Finding:
     return Finding(name, Severity.NOTE, "installed, and stopped", "`mlxd start` starts it.")
 
 
-def check_starts(memory: Memory) -> Iterable[Finding]:
+def check_starts(memory: Memory, is_running: bool = False) -> Iterable[Finding]:
     """What the last starts left behind."""
-    if memory.refusal:
+    if memory.refusal and is_running:
+        yield Finding("starts", Severity.NOTE, f"another one was refused: {memory.refusal}")
+    elif memory.refusal:
         words = f"the last one was refused: {memory.refusal}"
         yield Finding("starts", Severity.PROBLEM, words, "Mend that, then start again.")
     if memory.crashes:

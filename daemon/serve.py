@@ -93,10 +93,10 @@ def serve(
     """
     crashes = starts.begin() if starts is not None else 0
     policy = named_policy(settings.prefix_checkpoint_policy)
-    models = _models_on_disk(settings) if load is None else _one_model(settings, load)
     access = _access(settings)
     unix_socket = Path(settings.unix_socket) if settings.unix_socket else None
     with listening(settings.port, settings.host, unix_socket) as sockets:
+        models = _models_on_disk(settings) if load is None else _one_model(settings, load)
         authority = _authority(token_file) if token_file is not None else None
         if starts is not None:
             starts.forget_refusal()

@@ -73,6 +73,7 @@ CASES = [
     (check_service(ServiceFacts(True, False, 1, "/gone/mlxd")), PROBLEM, "/gone/mlxd"),
     (check_service(ServiceFacts(error="log in at the Mac")), WARNING, "log in"),
     (one(check_starts(Memory(refusal="Port 1 is taken"))), PROBLEM, "Port 1 is taken"),
+    (one(check_starts(Memory(refusal="Port 2 is taken"), True)), NOTE, "Port 2 is taken"),
     (one(check_starts(Memory(crashes=(1.0, 2.0)))), WARNING, "2 crashed"),
     (check_settings("config.toml", None), OK, "defaults"),
     (check_settings("config.toml", 2), OK, "2 settings in config.toml"),

@@ -62,10 +62,11 @@ def examine() -> Iterator[Finding]:
         yield checks.check_settings("", None, str(error))
         settings = Settings()
     yield checks.check_model(_model(settings))
-    yield from checks.check_port(settings.port, *_who_answers(settings.port))
+    found, stranger = _who_answers(settings.port)
+    yield from checks.check_port(settings.port, found, stranger)
     if platform.system() == "Darwin":
         yield checks.check_service(_service())
-    yield from checks.check_starts(Starts(paths.starts_file()).read())
+    yield from checks.check_starts(Starts(paths.starts_file()).read(), found is not None)
     yield _logs()
     yield _disk(paths.models_folder())
     yield from check_agents(Path.home(), settings.port)
