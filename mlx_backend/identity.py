@@ -48,6 +48,8 @@ def identity(
     _add(digest, "format", SNAPSHOT_FORMAT, minor, kv_bits, *cache_classes)
     for name in _TEXT_FILES:
         _add_file(digest, folder / name)
+    for code in sorted(folder.glob("*.py")):  # of a model that may run its own
+        _add_file(digest, code)
     for file in weight_files:
         _add_weights(digest, file)
     if adapter is not None:

@@ -13,6 +13,8 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 THREADS = {"threading", "_thread", "concurrent.futures"}
 ARRAY_LIBRARIES = {"mlx", "mlx_lm", "transformers", "tokenizers"}
 FREE_OF_MLX = {"interface", "messages", "errors", "blas"}
+UNPICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch", "yaml"}
+RUNNERS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "runpy.run_path"}
 MAX_MODULE_LINES = 400
 
 
@@ -75,6 +77,28 @@ def test_one_module_prints():
         if any(map(writes_to_the_terminal, ast.walk(tree)))
     }
     assert printers == {"daemon.cli.output"}
+
+
+def test_nothing_is_unpickled_and_no_text_is_run():
+    """What is read from files or from the network is data. Tests of folders are in
+    `tests/mlx_backend/test_untrusted_folders`."""
+    assert importers(UNPICKLERS) == set()
+    for module, tree in MODULES.items():
+        called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert not called & RUNNERS, module
+        named = {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+        assert "allow_pickle" not in named, module
+        assert "shell" not in named, module
+
+
+def test_modules_are_named_by_users_and_by_mlx_lm_only():
+    importing = {
+        module
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
+    }
+    assert importing == {"daemon.serve", "mlx_backend.tiny_models"}
 
 
 def test_no_middleware_that_hides_a_disconnect_is_used():
