@@ -43,6 +43,7 @@ class LocalOnly:
         self.app = app
         self._port = port
         self._access = access
+        self._last_known: bytes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -52,17 +53,26 @@ class LocalOnly:
             await error_response(refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Forbidden | None:
-        hosts = _values(scope, b"host")
+        hosts = [value for key, value in scope["headers"] if key == b"host"]
         if not _is_unix(scope) and (len(hosts) != 1 or not self._is_known(hosts[0])):
             return Forbidden(
                 f"The Host header has to name this machine, as in `localhost:{self._port}`.",
                 code="foreign_host",
             )
-        if not all(map(self._may_ask, _values(scope, b"origin"))):
+        origins = [value for key, value in scope["headers"] if key == b"origin"]
+        if not all(self._may_ask(origin.decode("latin-1")) for origin in origins):
             return Forbidden("Web pages of other origins are not served.", code="foreign_origin")
         return None
 
-    def _is_known(self, authority: str) -> bool:
+    def _is_known(self, authority: bytes) -> bool:
+        """An agent names the same host each time: the last that was let in is not taken apart."""
+        if authority != self._last_known:
+            if not self._is_this_machine(authority.decode("latin-1")):
+                return False
+            self._last_known = authority
+        return True
+
+    def _is_this_machine(self, authority: str) -> bool:
         """From elsewhere by this machine's names, or by an address: neither can be rebound."""
         names = self._access.remote_names
         if names is None:
@@ -122,7 +132,3 @@ def _is_unix(scope: Scope) -> bool:
     """Whether the request came by a Unix socket, whose address has no port."""
     server = scope.get("server")
     return server is not None and server[1] is None
-
-
-def _values(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
