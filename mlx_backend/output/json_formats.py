@@ -11,15 +11,18 @@ from mlx_backend.output.json_calls import read_calls
 from mlx_backend.output.lark import choice, hermes_json, json_value, literal, mark
 from mlx_backend.output.tape import Reading, Tape
 
+_FENCES = ("```json\n", "```\n")
+_FENCE_END = "```"
+
 
 class MarkedJson(CallFormat):
     """`marks` begin with the opening and the closing one, between which stand one or more calls.
 
-    Some of these models now and then leave them out. So an object that begins the answer's text,
-    has a call's keys and the name of a tool is a call too.
+    Some of these models now and then leave them out, or write a fence of code in their place. So
+    an object that begins the answer's text, has a call's keys and the name of a tool is a call too.
     """
 
-    first_openings = ("{",)
+    first_openings = ("{", *(f"{fence}{{" for fence in _FENCES))
 
     def __init__(self, spelled: Spelling) -> None:
         super().__init__(spelled)
@@ -31,8 +34,14 @@ class MarkedJson(CallFormat):
         return cls.marks[0] in template or cls.marks[0] in added_tokens
 
     def read(self, tape: Tape, calls: Calls) -> Reading[None]:
-        is_marked = yield from tape.read_if(self.openings[0])
-        yield from read_calls(tape, calls, end=self.closing, is_bare=not is_marked)
+        if (yield from tape.read_if(self.openings[0])):
+            yield from read_calls(tape, calls, end=self.closing)
+            return
+        for fence in _FENCES:
+            if (yield from tape.read_if(fence)):
+                yield from read_calls(tape, calls, end=_FENCE_END, is_bare=True)
+                return
+        yield from read_calls(tape, calls, end=self.closing, is_bare=True)
 
 
 class HermesJson(MarkedJson):

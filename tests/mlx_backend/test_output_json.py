@@ -185,6 +185,30 @@ def test_an_answer_that_is_a_call_without_its_marks_is_a_call() -> None:
         assert (found.calls, found.text, found.warnings) == ([], text, [])
 
 
+@pytest.mark.parametrize("fence", ["```json\n", "```\n"])
+@pytest.mark.parametrize("sizes", [(1,), (3,), ()])
+def test_an_answer_that_is_a_call_in_a_fence_is_a_call(fence: str, sizes: tuple[int, ...]) -> None:
+    """So write smaller models that were shown their calls in a system text."""
+    call = '{"name": "write_file", "arguments": {"content": "```"}}'
+
+    def answer(text: str) -> Told:
+        return told(read(HERMES, text, FORM, sizes=sizes))
+
+    for end in ("\n```", "```\n", "", "\n"):
+        found = answer(f"{fence}{call}{end}")
+        assert (found.calls, found.text.strip()) == ([("write_file", {"content": "```"})], "")
+    both = answer(f"<think>Hm.</think>\n{fence}{call}\n{call}\n```\nDone.")
+    assert (len(both.calls), both.text) == (2, "Done.")
+    for text in (
+        f'{fence}{{"name": "other", "arguments": {{}}}}\n```',
+        f'{fence}{{"name": "write_file", "version": 1}}\n```',
+        f"Like this:\n{fence}{call}\n```",
+        f"{fence}x = {{}}\n```\n",
+    ):
+        found = answer(text)
+        assert (found.calls, found.text, found.warnings) == ([], text, [])
+
+
 def test_arguments_are_told_as_they_come() -> None:
     answer = sampled(call('{"path": "a.py", "content": "' + "x" * 400), HERMES.marks, (4,))
     output = AnswerOutput(answer.decoder(), HERMES.reader, FORM)
