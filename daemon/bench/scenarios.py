@@ -3,7 +3,7 @@
 Each has the shape that was seen on the wire: a long head of system text and tool definitions,
 tool calls with arguments, tool results that are files, and the whole history in every request.
 Where a tool is called once, the model is made to call it; several calls at once are scripted.
-Sizes are tokens, chosen so that a tiny model plays all of them in about a minute; `Sizes.scale`
+Sizes are tokens, chosen so that a tiny model plays all of them in a minute or two; `Sizes.scale`
 stretches the texts for models and machines that can do more.
 """
 
