@@ -52,7 +52,7 @@ def status_command(port: int) -> tuple[int, str]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=BOUND_SECONDS,
+        timeout=3 * BOUND_SECONDS,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
