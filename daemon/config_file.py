@@ -148,5 +148,6 @@ def _as_text(value: Any, place: str) -> str:
 def _line_of(key: str, written: str) -> int:
     """The line of a top-level key or table; 1 where it is written in an unusual way."""
     name = rf"""["']?{re.escape(key)}["']?"""
-    found = re.search(rf"^[ \t]*(?:{name}[ \t]*[=.]|\[[ \t]*{name}[ \t]*[\].])", written, re.MULTILINE)
+    pattern = rf"^[ \t]*(?:{name}[ \t]*[=.]|\[[ \t]*{name}[ \t]*[\].])"
+    found = re.search(pattern, written, re.MULTILINE)
     return 1 if found is None else written.count("\n", 0, found.start()) + 1

@@ -201,7 +201,8 @@ def test_the_daemon_of_the_demo_is_mlxd_serve():
 
 def test_the_daemon_of_the_demo_asks_for_no_key_and_takes_no_socket_of_another():
     words = serve_command("folder", 4711)[4:]
-    flags = {flag[2:].replace("-", "_"): value for flag, value in zip(*[iter(words)] * 2)}
+    pairs = zip(words[::2], words[1::2], strict=True)
+    flags = {flag[2:].replace("-", "_"): value for flag, value in pairs}
     everyday = {"MLXD_API_KEY_FILE": "/keys/mlxd", "MLXD_UNIX_SOCKET": "/run/mlxd"}
     everyday |= {"MLXD_HOST": "0.0.0.0", "MLXD_ALLOW_REMOTE": "yes"}
     settings = resolve(flags, everyday).settings
