@@ -12,8 +12,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Container, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -124,8 +124,10 @@ class Engine:
         self._clock = clock
         self._live: dict[Generation, float] = {}  # with the time of arrival
         self._questions: set[Question] = set()
+        self._replies: set[Reply] = set()
         self._all_ended: asyncio.Event | None = None
         self._is_closing = False
+        self._is_dead = False
         self._refused = 0
         self._held = residency.held
         self._on_busy = on_busy
@@ -167,15 +169,15 @@ class Engine:
             raise unavailable(ModelStatus("closed"))
         if self._held:
             raise unavailable(ModelStatus("failed", error=self._held))
-        reply = self._reply()
-        want = Want(source, self._clock(), reply)
-        self._worker.commands.put(want)
-        try:
-            model: LoadedModel = await asyncio.wait_for(reply.future, wait_seconds)
-        except TimeoutError:
-            raise unavailable(ModelStatus("loading")) from None
-        finally:
-            self._worker.commands.put(Forget(want))
+        with self._reply() as reply:
+            want = Want(source, self._clock(), reply)
+            self._worker.commands.put(want)
+            try:
+                model: LoadedModel = await asyncio.wait_for(reply.future, wait_seconds)
+            except TimeoutError:
+                raise unavailable(ModelStatus("loading")) from None
+            finally:
+                self._worker.commands.put(Forget(want))
         return model
 
     def lift_hold(self) -> None:
@@ -184,13 +186,23 @@ class Engine:
 
     async def unload(self, key: str = "") -> None:
         """Give a model's weights back. Raises ModelUnavailable for one in use."""
-        reply = self._reply()
-        self._worker.commands.put(Unload(key or self._first.key, reply))
-        await reply.future
+        with self._reply() as reply:
+            self._worker.commands.put(Unload(key or self._first.key, reply))
+            await reply.future
 
-    def _reply(self) -> Reply:
+    @contextmanager
+    def _reply(self) -> Iterator[Reply]:
+        """A way back from the thread, which fails if the thread does. Raises ModelUnavailable if
+        it has already."""
         loop = asyncio.get_running_loop()
-        return Reply(loop, loop.create_future())
+        reply = Reply(loop, loop.create_future())
+        self._replies.add(reply)
+        try:
+            if self._is_dead:
+                raise unavailable(self._published.status.model)
+            yield reply
+        finally:
+            self._replies.discard(reply)
 
     def _available(self, key: str) -> Available:
         published = self._published
@@ -345,12 +357,16 @@ class Engine:
             log.critical("the engine's thread died; restart the daemon", exc_info=True)
             model = ModelStatus("failed", error="the engine's thread died; restart the daemon")
             self._published = Published(EngineStatus(model))
+            self._is_dead = True
             self._fail_live()
 
     def _fail_live(self) -> None:
         """On the dying thread: nobody else is left to answer."""
+        gone = unavailable(self._published.status.model)
         for question in tuple(self._questions):
-            question.fail(unavailable(self._published.status.model))
+            question.fail(gone)
+        for reply in tuple(self._replies):
+            reply.fail(gone)
         outbox = Outbox(self._receive)
         for generation in tuple(self._live):
             error = GenerationFailed("the engine's thread died; restart the daemon")

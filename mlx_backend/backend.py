@@ -9,6 +9,7 @@ it in `snapshots`. Nothing here decides what to read, keep or drop.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 import mlx.core as mx
 
@@ -29,6 +30,9 @@ from mlx_backend.messages import MemoryReport, Sampling, TokenIds
 from mlx_backend.rows import PlainRow, check_state, fresh_row, restore_row
 from mlx_backend.snapshots import MlxCheckpoint, MlxSpan, capture_checkpoint, capture_span
 
+_open_backends: WeakSet[MlxBackend] = WeakSet()
+"""Those that were not closed, of all threads: several may share one thread and its stream."""
+
 
 class MlxBackend:
     """Implements `interface.Backend`. Make it on the thread that loaded `model`."""
@@ -46,7 +50,8 @@ class MlxBackend:
         self._layout = layout
         self._stream = _default_stream()
         self._decoder = Decoder(model, layout, weight_bytes, self.counters)
-        self._applied = apply_limits(device, weight_bytes)
+        self._applied = apply_limits(device, weight_bytes, _wired_bytes())
+        _open_backends.add(self)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -143,13 +148,18 @@ class MlxBackend:
     def close(self) -> None:
         """Without clearing the streams the process aborts at exit about every second time.
 
-        The thread gets a new default stream, so that a model can be loaded on it again.
+        The thread gets a new default stream, so that a model can be loaded on it again. Who is not
+        the last on its thread leaves the stream to the others.
         """
         self._enter()
         self._decoder.clear()
         del self._decoder, self._model
         mx.synchronize()
-        release_limits(self._applied)
+        _open_backends.discard(self)
+        release_limits(self._applied, _wired_bytes())
+        if any(other._stream == self._stream for other in _open_backends):
+            mx.clear_cache()
+            return
         mx.clear_streams()
         mx.set_default_stream(mx.new_stream(mx.default_device()))
 
@@ -166,6 +176,10 @@ class MlxBackend:
         live = self._enter_with(row)
         check_state(self._layout, live.caches, live.length, live.index)
         return live
+
+
+def _wired_bytes() -> int:
+    return sum(backend._applied.wired_bytes for backend in _open_backends)
 
 
 def _default_stream() -> Any:

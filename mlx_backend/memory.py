@@ -102,19 +102,21 @@ def limits_on(machine: Machine, limits: DeviceLimits, weight_bytes: int) -> Appl
     return AppliedLimits(pool_bytes, weight_bytes if can_wire else 0)
 
 
-def apply_limits(limits: DeviceLimits, weight_bytes: int) -> AppliedLimits:
-    """Apply `limits` to this process."""
+def apply_limits(
+    limits: DeviceLimits, weight_bytes: int, wired_elsewhere: int = 0
+) -> AppliedLimits:
+    """Apply `limits` to this process, where other models have so many bytes wired."""
     applied = limits_on(this_machine(), limits, weight_bytes)
     mx.set_cache_limit(applied.pool_bytes)
     if applied.wired_bytes:
-        mx.set_wired_limit(applied.wired_bytes)
+        mx.set_wired_limit(applied.wired_bytes + wired_elsewhere)
     return applied
 
 
-def release_limits(applied: AppliedLimits) -> None:
-    """Unwire what was wired, since its model goes away."""
+def release_limits(applied: AppliedLimits, wired_elsewhere: int = 0) -> None:
+    """Unwire what was wired, since its model goes away; other models' stays."""
     if applied.wired_bytes:
-        mx.set_wired_limit(0)
+        mx.set_wired_limit(wired_elsewhere)
 
 
 def memory_report(applied: AppliedLimits) -> MemoryReport:

@@ -108,6 +108,14 @@ def test_a_stop_does_not_wait_for_a_model_that_loads() -> None:
         assert "Traceback" not in daemon.process.stderr.read()
 
 
+def test_an_idle_model_gives_its_memory_back_and_comes_again_when_it_is_asked_for() -> None:
+    with running(settings={"keep_alive": "1s"}) as daemon:
+        daemon.wait_until(lambda engine: engine["model"]["state"] == "unloaded")
+        assert daemon.http.get("/health").status_code == 200
+        assert daemon.chat(max_tokens=1).status_code == 200
+        assert daemon.engine()["model"]["state"] == "ready"
+
+
 def test_a_port_that_is_taken_is_a_wrong_setting() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -16,6 +16,7 @@ import pytest
 
 from mlx_backend.tiny_models import write_folder
 from tests.e2e.processes import ROOT, START_SECONDS, Daemon, free_port
+from tests.mlx_backend.fake_hub import serving as hub_serving
 
 FULL, HYBRID = "tiny-full", "someone/tiny-hybrid"
 TEXT = "The same words for both of them, so that nothing but the model differs. " * 6
@@ -130,7 +131,8 @@ def test_models_are_listed_chosen_and_deleted_from_the_command_line(home: Path) 
     account = Account(home)
     config = Path(account.json("config", "path")["path"])
     assert account.run("config", "set", "model", str(home / "models" / FULL)).returncode == 0
-    with serving(account, "--keep-alive", "never") as daemon:
+    limits = ("--max-loaded-models", "2", "--memory-bytes", "64MB")
+    with serving(account, "--keep-alive", "never", *limits) as daemon:
         said(daemon, "default")
         shown = account.run("models").stdout
         assert re.search(r"^tiny-full \* .* ready", shown, flags=re.MULTILINE)
@@ -140,7 +142,9 @@ def test_models_are_listed_chosen_and_deleted_from_the_command_line(home: Path) 
         assert 'model = "someone/tiny-hybrid"' in config.read_text(encoding="utf-8")
         said(daemon, "claude-x")
         states = {each["id"]: each["state"] for each in account.json("models")}
-        assert states == {"tiny-hybrid": "ready", FULL: "unloaded"}
+        assert states == {"tiny-hybrid": "ready", FULL: "ready"}
+        budget = daemon.engine()["memory"]["budget_bytes"]
+        assert budget == 64_000_000  # what was set aside is not for weights, however many there are
         assert account.run("unload").stdout == "Nothing is loaded.\n"
         assert account.run("status").returncode == 0
         kept = account.run("rm", "tiny-hybrid")
@@ -151,6 +155,30 @@ def test_models_are_listed_chosen_and_deleted_from_the_command_line(home: Path) 
     assert (home / "models" / FULL / "config.json").is_file()
     gone = account.run("serve")
     assert (gone.returncode, "mlxd pull someone/tiny-hybrid" in gone.stderr) == (78, True)
+
+
+def test_a_model_is_fetched_and_chosen_before_any_daemon_runs(tmp_path: Path) -> None:
+    folder = write_folder("tiny-full", tmp_path / "there")
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    account = Account(tmp_path)
+    with hub_serving("someone/tiny", files) as hub:
+        account.environment |= {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+        pulled = account.json("pull", "someone/tiny")
+        assert pulled["repo"] == "someone/tiny"
+        assert pulled["weight_bytes"] == len(files["model.safetensors"])
+        used = account.run("use", "tiny")
+        assert (used.returncode, used.stdout) == (
+            0,
+            "tiny is the default from the next start on.\n",
+        )
+        unknown = account.run("use", "nonsense")
+        assert (unknown.returncode, "Known: `tiny`" in unknown.stderr) == (1, True)
+        missing = account.run("pull", "someone/else")
+        assert (missing.returncode, "no repository someone/else" in missing.stderr) == (1, True)
+    [listed] = account.json("models")
+    assert (listed["id"], listed["is_default"], listed["state"]) == ("tiny", True, "")
+    assert account.json("rm", "someone/tiny", "--force")["deleted"]
+    assert account.run("models").stdout == "No models here. `mlxd pull REPO` fetches one.\n"
 
 
 def test_a_default_model_that_is_larger_than_the_memory_is_a_wrong_setting(tmp_path: Path) -> None:

@@ -355,3 +355,26 @@ def test_sessions_are_found_whichever_model_they_talk_to() -> None:
             assert len(await shelf.engine.ask_each(lambda seen: seen.model.name)) == 2
 
     run(scenario())
+
+
+class Death(BaseException):
+    """What nothing on the engine's thread expects."""
+
+
+def test_who_waits_for_a_model_hears_of_it_when_the_thread_dies() -> None:
+    async def scenario() -> None:
+        async with library() as shelf:
+            async with shelf.engine.lease(shelf.source("first")):
+                waiting = [
+                    asyncio.create_task(shelf.answer("second", words(30, 1))) for _ in range(2)
+                ]
+                await until(lambda: shelf.state("second") == "unloaded")
+                shelf.load_errors["second"] = Death()  # type: ignore[assignment]
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(each, ModelUnavailable) for each in found)
+            with pytest.raises(ModelUnavailable, match="died"):
+                await shelf.engine.unload("first")
+            for model in shelf.models.values():
+                model.backend.is_closed = True  # whose thread is gone
+
+    run(scenario())

@@ -171,3 +171,18 @@ def test_the_cache_takes_a_quarter_or_what_is_left_though_a_whole_context_would_
 
 def test_memory_of_this_machine_is_known() -> None:
     assert this_machine().memory_bytes > GIB
+
+
+def test_of_two_models_on_one_thread_each_can_go_first() -> None:
+    layout = tiny_layout("tiny-full")
+    one, two = (MlxBackend(tiny_model("tiny-full"), layout, GIB) for _ in range(2))
+    row = two.open_row(None, 64)
+    two.read(row, some_tokens(20))
+    one.close()
+    two.read(row, some_tokens(20, seed=1))
+    two.release(row)
+    two.trim_pool()
+    two.close()
+    three = MlxBackend(tiny_model("tiny-full"), layout, GIB)
+    three.release(three.open_row(None, 8))
+    three.close()
