@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
+from daemon import paths
+from daemon.cli.logs import logs
 from daemon.log_lines import follow, last_lines
 from tests.e2e.processes import BOUND_SECONDS, ROOT
 
@@ -94,3 +98,20 @@ def test_the_command_follows_until_it_is_interrupted(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(BOUND_SECONDS) == 0
         assert process.stderr.read() == b""
+
+
+def test_the_command_says_where_the_last_words_of_a_service_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A crash of the interpreter is in no log of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    logs(follow=False, lines=5)
+    assert "no log yet" in capsys.readouterr().err
+    paths.logs_folder().mkdir(parents=True)
+    paths.daemon_log().write_text("one\n")
+    paths.terminal_log().write_text("Fatal Python error\n")
+    logs(follow=False, lines=5)
+    told = capsys.readouterr()
+    assert told.out == "one\n"
+    assert str(paths.terminal_log()) in told.err

@@ -25,6 +25,9 @@ def logs(
     file = paths.daemon_log()
     if not file.exists():
         complain(f"There is no log yet: {file}")
+    died = paths.terminal_log()
+    if died.exists() and died.stat().st_size > 0:
+        complain(f"What the service said when it died is in {died}")
     if not follow:
         for line in log_lines.last_lines(file, lines):
             write_line(line)
