@@ -51,7 +51,7 @@ from daemon.prefix_cache.policies import (
     CheckpointPolicy,
     OffsetsFunction,
 )
-from daemon.records import Record
+from daemon.records import Record, waiting_status
 from daemon.resident import RELOAD_PAUSES, RETRY_SECONDS, unavailable
 from daemon.residents import ResidencyLimits
 from daemon.sessions import Sessions
@@ -262,7 +262,7 @@ class Engine:
         """Requests that stand in the queue, as far as the engine's thread has not `begun` them."""
         now = self._clock()
         return tuple(
-            _waiting_status(generation, now - arrived)
+            waiting_status(generation, now - arrived)
             for generation, arrived in tuple(self._live.items())
             if generation.is_waiting and generation.request.id not in begun
         )
@@ -392,20 +392,3 @@ def _text(output: Callable[[AnswerForm], OutputStream], ids: TokenIds) -> str:
     stream = output(AnswerForm(is_raw=True))
     pieces = [*stream.push(ids.tolist()), *stream.finish()]
     return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
-
-
-def _waiting_status(generation: Generation, seconds: float) -> RequestStatus:
-    request = generation.request
-    return RequestStatus(
-        id=request.id,
-        phase="waiting",
-        session=request.session,
-        prompt=len(request.prompt),
-        reused=0,
-        read=0,
-        generated=0,
-        waited_seconds=seconds,
-        first_token_seconds=None,
-        seconds=seconds,
-        arrived_at=generation.arrived_at,
-    )

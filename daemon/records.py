@@ -14,6 +14,7 @@ from itertools import islice
 import numpy as np
 import psutil
 
+from daemon.deliveries import Generation
 from daemon.generation import DEFAULT_SAMPLING
 from daemon.prefix_cache.explain import Departure
 from daemon.status import (
@@ -224,4 +225,22 @@ def memory_status(
         budget_bytes=sum(limit or 0 for limit in budgets),
         pool_limit_bytes=report.pool_limit_bytes,
         wired_bytes=sum(each.wired_bytes for each in reports),
+    )
+
+
+def waiting_status(generation: Generation, seconds: float) -> RequestStatus:
+    """Of a request that the engine's thread has not begun, `seconds` after it came."""
+    request = generation.request
+    return RequestStatus(
+        id=request.id,
+        phase="waiting",
+        session=request.session,
+        prompt=len(request.prompt),
+        reused=0,
+        read=0,
+        generated=0,
+        waited_seconds=seconds,
+        first_token_seconds=None,
+        seconds=seconds,
+        arrived_at=generation.arrived_at,
     )
