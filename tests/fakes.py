@@ -197,13 +197,17 @@ class Faults:
 
 @dataclass
 class Script:
-    """What the model says and how long everything takes. Times are seconds."""
+    """What the model says and how long everything takes. Times are seconds.
+
+    `yields`: even where a step takes no time, other threads run meanwhile.
+    """
 
     reply: Callable[[Sequence[int], int], int] = hashed_reply
     chunk_seconds: float = 0.0
     read_token_seconds: float = 0.0
     step_seconds: float = 0.0
     load_seconds: float = 0.0
+    yields: bool = True
     block_tokens: int = 1024
     span_token_bytes: int = SPAN_TOKEN_BYTES
     checkpoint_bytes: int = CHECKPOINT_BYTES
@@ -279,7 +283,7 @@ class ScriptedBackend:
     def read(self, row: FakeRow, tokens: TokenIds) -> None:
         self._enter(row)
         self.log.append(("read", len(tokens), row.length))
-        time.sleep(self.script.chunk_seconds + self.script.read_token_seconds * len(tokens))
+        self._spend(self.script.chunk_seconds + self.script.read_token_seconds * len(tokens))
         if self.script.faults.take("reads"):
             row.is_broken = True
             row.state.extend(int(t) for t in tokens[: len(tokens) // 2])
@@ -345,6 +349,10 @@ class ScriptedBackend:
         token = self.script.reply(row.state, row.generated)
         return Sampled(row, token, score=scripted_score(token, row.sampling))
 
+    def _spend(self, seconds: float) -> None:
+        if seconds or self.script.yields:
+            time.sleep(seconds)
+
     def compact(self) -> None:
         self._enter()
 
@@ -352,7 +360,7 @@ class ScriptedBackend:
         self._enter()
         if not self._decoding:
             return []
-        time.sleep(self.script.step_seconds)
+        self._spend(self.script.step_seconds)
         self.log.append(("step", len(self._decoding)))
         if self.script.faults.take("unexpected_steps"):
             raise RuntimeError("an exception nobody expected")

@@ -96,7 +96,10 @@ class Simulation:
         self._ticks = count()
         self._arrivals = count()
         script = Script(
-            tongue.reply, span_token_bytes=span_token_bytes, checkpoint_bytes=checkpoint_bytes
+            tongue.reply,
+            yields=False,
+            span_token_bytes=span_token_bytes,
+            checkpoint_bytes=checkpoint_bytes,
         )
         model = ScriptedModel(script, kind)
         self._inference = Inference(
