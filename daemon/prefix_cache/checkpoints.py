@@ -14,14 +14,22 @@ Whether the tree takes what is captured here is decided in `cache` and `eviction
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from mlx_backend.messages import CacheKind, Prompt
 
 RAW_TAIL = 8
 """Last tokens of a prompt without a template that may merge with the text that follows them."""
+
+MESSAGE_SPACING = 4096
+"""Tokens read again at most when a prompt leaves a history, read at once, between its messages."""
+
+MOST_SPACINGS = 16
+"""A prompt so long that more would fit is captured at larger distances: that many times two, at
+most, are the checkpoints within it."""
 
 
 class EntryKind(StrEnum):
@@ -35,6 +43,7 @@ class EntryKind(StrEnum):
     TURN_END = "turn_end"  # prompt and answer
     PARTIAL = "partial"  # as far as a cancelled or running request came
     INTERVAL = "interval"  # a multiple of the configured interval
+    MESSAGE_END = "message_end"  # between two messages of a long history
 
     @property
     def strength(self) -> int:
@@ -43,14 +52,15 @@ class EntryKind(StrEnum):
 
 
 _STRENGTH = {
-    EntryKind.INTERVAL: 0,
-    EntryKind.PARTIAL: 1,
-    EntryKind.TURN_END: 2,
-    EntryKind.PROMPT_END: 3,
-    EntryKind.STABLE_END: 4,
-    EntryKind.FORK: 5,
-    EntryKind.USER_END: 6,
-    EntryKind.HEAD: 7,
+    EntryKind.MESSAGE_END: 0,
+    EntryKind.INTERVAL: 1,
+    EntryKind.PARTIAL: 2,
+    EntryKind.TURN_END: 3,
+    EntryKind.PROMPT_END: 4,
+    EntryKind.STABLE_END: 5,
+    EntryKind.FORK: 6,
+    EntryKind.USER_END: 7,
+    EntryKind.HEAD: 8,
 }
 
 
@@ -79,6 +89,7 @@ def checkpoint_offsets(
     opening: bool = True,
     prompt_end: PromptEnd = PromptEnd.EVERY,
     interval: int | None = None,
+    message_spacing: int = MESSAGE_SPACING,
     minimum_gap: int = 16,
 ) -> tuple[Stop, ...]:
     """Where to capture while reading `prompt` from `start` on: ascending, in (start, len - 1].
@@ -86,7 +97,8 @@ def checkpoint_offsets(
     `start` is how much was restored, `common` how much of the prompt lies on a path of the tree
     (beyond `start` it is a fork that nothing can be restored at yet), `awaited` the offsets that
     waiting prompts share with this one, `opening` whether this prompt opens its session. Of a
-    prompt whose end is not taken, nothing is but the interval and what others wait for.
+    prompt whose end is not taken, nothing is but the interval and what others wait for. An
+    interval stands in for the ends of messages too.
     """
     if cache_kind is CacheKind.UNCACHEABLE:
         return ()
@@ -103,6 +115,9 @@ def checkpoint_offsets(
         stops.append(Stop(prompt.marks.head_end, EntryKind.HEAD))
         stops.append(Stop(common, EntryKind.FORK))
         stops.extend(_ends(prompt))
+        if interval is None:
+            spacing = max(message_spacing, (last - start) // MOST_SPACINGS)
+            stops.extend(_message_ends(prompt, start, stops, spacing))
     stops.extend(_multiples(interval, start, last))
     return distinct_stops(stops, start, last, minimum_gap=minimum_gap)
 
@@ -120,6 +135,32 @@ def _ends(prompt: Prompt) -> Iterator[Stop]:
     yield Stop(last, EntryKind.PROMPT_END)
     if marks.is_raw:
         yield Stop(len(prompt) - RAW_TAIL, EntryKind.STABLE_END)
+
+
+def _message_ends(
+    prompt: Prompt, start: int, foreseen: Sequence[Stop], spacing: int
+) -> Iterator[Stop]:
+    """So many ends of messages that none lies further than a spacing behind a stop or `start`.
+
+    Each is half a spacing or more behind the stop before it, so there are at most two for each
+    spacing; of those that would do, the last one behind which a user speaks: that is where a
+    history is taken back to.
+    """
+    last = len(prompt) - 1
+    fixed = {stop.offset for stop in foreseen}
+    roles = {message.offset: message.role for message in prompt.messages}
+    places = sorted(place for place in fixed | roles.keys() if start < place <= last)
+    before, before_user = start, start
+    for place, following in pairwise([*places, last]):
+        if place in fixed:
+            before = place
+            continue
+        is_worth_it = place - before >= spacing / 2
+        if is_worth_it and roles[place] == "user":
+            before_user = place
+        if is_worth_it and following - before > spacing:
+            before = before_user if before_user - before >= spacing / 2 else place
+            yield Stop(before, EntryKind.MESSAGE_END)
 
 
 def distinct_stops(

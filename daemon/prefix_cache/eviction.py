@@ -3,6 +3,7 @@
 Checkpointed models, in this order, one node at a time until the limits hold:
 1. The conversation that holds the most gives up the checkpoint whose loss costs the fewest tokens
    to read again per byte, as long as it has one that its next turn does not need (`surplus`).
+   A newcomer between two messages of a history is such a one itself: nothing else goes for it.
 2. The conversation that holds the most gives up its weakest (`worth.rank`), as long as it keeps
    one. A newcomer is not paid for with something stronger of its own conversation.
 3. The least recently used leaf goes; live leaves after all others.
@@ -30,6 +31,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.limits import Limits, blocks_within
 from daemon.prefix_cache.nodes import Node
 from daemon.prefix_cache.radix_tree import RadixTree
@@ -70,6 +72,8 @@ class Shrink:
         if self._is_over():
             self._thin_surplus()
         if self._is_over():
+            self._give_up_newcomer()
+        if self._is_over():
             self._thin_to_one()
         if self._is_over():
             self._drop_leaves(shorten=False)
@@ -91,6 +95,14 @@ class Shrink:
                 self._thin(min(free, key=cost_per_byte))
             else:
                 rich.remove(name)
+
+    def _give_up_newcomer(self) -> None:
+        """One that is kept only where there is room, for which there is none."""
+        node = self.newcomer
+        if node is not None and node.kind is EntryKind.MESSAGE_END and not node.holders:
+            self.newcomer = None
+            self.tree.unmark(node)
+            self.tree.tidy(node)
 
     def _thin_to_one(self) -> None:
         rich = [name for name in self.tree.conversations if len(self._counting(name)) > 1]

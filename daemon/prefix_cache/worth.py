@@ -10,6 +10,9 @@ from daemon.prefix_cache.nodes import Node
 BRANCH_ENDS = frozenset({EntryKind.USER_END, EntryKind.STABLE_END})
 """Where a branch of a conversation is taken up again, however long it has been quiet."""
 
+SPARE_ENDS = frozenset({EntryKind.INTERVAL, EntryKind.MESSAGE_END})
+"""Where a conversation goes on only if it is taken back or forks."""
+
 
 def own_entries(entries: Iterable[Node]) -> list[Node]:
     """A conversation's entries without its forks, which others build on: those are nobody's."""
@@ -35,7 +38,7 @@ def surplus(entries: Iterable[Node]) -> list[Node]:
     return [
         node
         for node in own
-        if node.kind is EntryKind.INTERVAL
+        if node.kind in SPARE_ENDS
         or (latest[node.kind] is not node and (node in passed or not _ends_branch(node)))
     ]
 

@@ -31,7 +31,15 @@ from daemon.generation import (
 )
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.interface import Sampled
-from mlx_backend.messages import CacheKind, Marks, ModelInfo, Prompt, TokenIds, token_ids
+from mlx_backend.messages import (
+    CacheKind,
+    Marks,
+    MessageStart,
+    ModelInfo,
+    Prompt,
+    TokenIds,
+    token_ids,
+)
 from tests.fakes import END_OF_TEXT, FakeRow, Script, ScriptedBackend, ScriptedModel, filler
 
 HANG_SECONDS = 20.0
@@ -215,8 +223,9 @@ class Bench:
         session: str | None = None,
         family: str | None = None,
         marks: Marks | None = None,
+        messages: tuple[MessageStart, ...] = (),
     ) -> Generation:
-        encoded = Prompt(token_ids(list(prompt)), marks or Marks())
+        encoded = Prompt(token_ids(list(prompt)), marks or Marks(), messages)
         request = GenerationRequest(
             f"r{next(self._ids)}", encoded, max_tokens, session=session, family=family
         )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.prefix_cache.checkpoints import EntryKind, PromptEnd, checkpoint_offsets
-from mlx_backend.messages import CacheKind, Marks, Prompt, token_ids
+from daemon.prefix_cache.checkpoints import (
+    MESSAGE_SPACING,
+    MOST_SPACINGS,
+    EntryKind,
+    PromptEnd,
+    checkpoint_offsets,
+)
+from mlx_backend.messages import CacheKind, Marks, MessageStart, Prompt, token_ids
 
 HEAD, USER, STABLE, END = 300, 700, 760, 799
 
@@ -124,3 +130,97 @@ def test_offsets_ascend_lie_behind_the_start_and_leave_a_token_to_run(
     offsets = [start, *(stop.offset for stop in found)]
     assert all(after - before >= gap for before, after in pairwise(offsets))
     assert len(found) == 0 or offsets[-1] < length
+
+
+def told(*lengths: int, users: tuple[int, ...] = ()) -> Prompt:
+    """A history of messages that are so long, and a tail of five tokens. `users` speak in it."""
+    begins = [0, *accumulate(lengths)]
+    end = begins.pop()
+    roles = ["user" if index in users else "tool" for index in range(len(begins))]
+    marks = Marks(head_end=begins[1], last_user_end=end, stable_end=end)
+    return Prompt(
+        token_ids(range(end + 5)),
+        marks,
+        tuple(
+            MessageStart(at, i, role)
+            for i, (at, role) in enumerate(zip(begins, roles, strict=True))
+        ),
+    )
+
+
+def within(asked: Prompt, start: int = 0, **options: object) -> list[int]:
+    """Where a history is captured that is none of its own ends."""
+    found = stops(start, asked, **options)
+    return [at for at, kind in found if kind is EntryKind.MESSAGE_END]
+
+
+def test_a_history_read_at_once_is_captured_between_its_messages():
+    assert within(told(*[1_000] * 12)) == [5_000, 9_000]
+    assert within(told(*[1_000] * 12), start=2_000) == [6_000, 10_000]
+    assert within(told(*[1_000] * 5)) == [], "its end is near enough to its head"
+
+
+def test_a_message_longer_than_the_spacing_is_captured_behind_it():
+    assert within(told(500, 300, 9_000, 700, 500)) == [9_800]
+
+
+def test_what_a_long_message_is_followed_by_can_be_taken_back_however_short_it_is():
+    found = stops(0, told(500, 9_000, 11))
+    assert found == [(500, EntryKind.HEAD), (9_500, EntryKind.USER_END)]
+
+
+def test_a_history_is_captured_rather_where_a_user_goes_on():
+    assert within(told(*[1_000] * 8)) == [5_000]
+    assert within(told(*[1_000] * 8, users=(4,))) == [4_000]
+    assert within(told(*[1_000] * 8, users=(2, 3, 4))) == [4_000]
+    assert within(told(*[1_000] * 8, users=(2,))) == [5_000], "too near to the head"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache_kind": CacheKind.SLICEABLE},
+        {"cache_kind": CacheKind.UNCACHEABLE},
+        {"interval": 3_000},
+        {"prompt_end": PromptEnd.INITIAL, "opening": False},
+    ],
+)
+def test_messages_are_left_out_where_they_serve_nobody_or_were_not_asked_for(options):
+    assert within(told(*[1_000] * 12), **options) == []
+
+
+def test_initial_captures_the_history_that_opens_a_session():
+    initial = {"prompt_end": PromptEnd.INITIAL, "opening": True}
+    assert within(told(*[1_000] * 12), **initial) == [5_000, 9_000]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 9_000), min_size=2, max_size=80),
+    st.sets(st.integers(0, 79)),
+    st.integers(0, 50_000),
+    st.integers(0, 200_000),
+)
+def test_wherever_a_history_is_left_little_is_read_again(lengths, users, start, common):
+    asked = told(*lengths, users=tuple(users))
+    start = min(start, len(asked) - 1)
+    found = checkpoint_offsets(
+        start, asked, cache_kind=CacheKind.CHECKPOINTED, common=min(common, len(asked))
+    )
+    offsets = [start, *(stop.offset for stop in found)]
+    spacing = max(MESSAGE_SPACING, len(asked) // MOST_SPACINGS)
+    for message in asked.messages:
+        if message.offset >= start:
+            below = max(at for at in offsets if at <= message.offset)
+            assert message.offset - below < spacing + 16
+    between = [stop.offset for stop in found if stop.kind is EntryKind.MESSAGE_END]
+    assert len(between) <= 2 * MOST_SPACINGS
+    assert set(between) <= {message.offset for message in asked.messages}
+    plain = Prompt(asked.tokens, asked.marks)
+    ends = checkpoint_offsets(
+        start, plain, cache_kind=CacheKind.CHECKPOINTED, common=min(common, len(asked))
+    )
+    for end in ends:
+        serving = max((stop for stop in found if stop.offset <= end.offset), key=lambda s: s.offset)
+        assert end.offset - serving.offset < 16
+        assert serving.kind.strength >= end.kind.strength

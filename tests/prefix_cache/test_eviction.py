@@ -346,6 +346,7 @@ def test_bytes_are_weighed_against_tokens():
 
 
 ORDER = [
+    EntryKind.MESSAGE_END,
     EntryKind.INTERVAL,
     EntryKind.PARTIAL,
     EntryKind.TURN_END,

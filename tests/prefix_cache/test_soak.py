@@ -12,7 +12,7 @@ import pytest
 from daemon.prefix_cache.nodes import Node
 from mlx_backend.messages import CacheKind, Marks
 from tests.heap import Newborn
-from tests.prefix_cache.traffic import KINDS, Traffic, text
+from tests.prefix_cache.traffic import KINDS, Traffic, starts, text
 
 REQUESTS = 2_000
 SESSIONS = 60
@@ -44,6 +44,7 @@ class Day:
             prompt,
             answer=answer,
             marks=marks,
+            messages=starts(range(100, len(body), 40)),
             session=session,
             cancelled_at=self.random.randrange(1, len(prompt)) if cancelled else None,
         )
@@ -70,6 +71,7 @@ def random_limits(kind: CacheKind, seed: int) -> tuple[Traffic, random.Random]:
         max_bytes=chance.randrange(80_000, 160_000),
         max_arrays=chance.choice([150, 300, 400_000]),
         checkpoint_bytes=2_000,
+        message_spacing=120,
         holds_leaves=chance.random() < 0.8,
         keeps_entries=chance.random() < 0.7,
         walks_every_step=False,

@@ -6,16 +6,21 @@ after every call, so a scenario only has to say what was reused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 from daemon.prefix_cache.cache import Match, PrefixCache
-from daemon.prefix_cache.checkpoints import EntryKind, PromptEnd, checkpoint_offsets
+from daemon.prefix_cache.checkpoints import (
+    MESSAGE_SPACING,
+    EntryKind,
+    PromptEnd,
+    checkpoint_offsets,
+)
 from daemon.prefix_cache.nodes import NODE_BYTES
-from mlx_backend.messages import CacheKind, Marks, Prompt, TokenIds, token_ids
+from mlx_backend.messages import CacheKind, Marks, MessageStart, Prompt, TokenIds, token_ids
 from tests.fakes import FakeCheckpoint, FakeSpan
 
 UNLIMITED = 1 << 40
@@ -27,6 +32,14 @@ KINDS = pytest.mark.parametrize("kind", [CacheKind.SLICEABLE, CacheKind.CHECKPOI
 def text(length: int, seed: int) -> list[int]:
     """Filler ids, different for each seed."""
     return np.random.default_rng(seed).integers(0, 50_000, length).tolist()
+
+
+def starts(offsets: Iterable[int]) -> tuple[MessageStart, ...]:
+    """Messages that begin at these offsets: a user and an assistant in turn."""
+    return tuple(
+        MessageStart(offset, index, ("user", "assistant")[index % 2])
+        for index, offset in enumerate(offsets)
+    )
 
 
 @dataclass
@@ -43,6 +56,7 @@ class Traffic:
     max_bytes: int = UNLIMITED
     max_arrays: int = 400_000
     minimum_gap: int = 16
+    message_spacing: int = MESSAGE_SPACING
     checkpoint_bytes: int = CHECKPOINT_BYTES
     block_tokens: int = 64
     holds_leaves: bool = False
@@ -67,6 +81,7 @@ class Traffic:
         *,
         answer: Sequence[int] = (),
         marks: Marks | None = None,
+        messages: tuple[MessageStart, ...] = (),
         session: str = "anonymous",
         cancelled_at: int | None = None,
     ) -> int:
@@ -77,11 +92,12 @@ class Traffic:
         self.check()
         stops = checkpoint_offsets(
             match.length,
-            Prompt(ids, marks or Marks(is_raw=True)),
+            Prompt(ids, marks or Marks(is_raw=True), messages),
             cache_kind=self.kind,
             common=match.common,
             prompt_end=PromptEnd.EVERY if self.keeps_entries else PromptEnd.INITIAL,
             opening=not self.cache.held(session)[0],
+            message_spacing=self.message_spacing,
         )
         for stop in stops:
             if cancelled_at is None or stop.offset <= cancelled_at:
