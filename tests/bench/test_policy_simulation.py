@@ -8,6 +8,9 @@ import pytest
 
 from daemon.bench.report import SCENARIO_LIMIT, TOTAL_LIMIT
 from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
+from daemon.bench.texts import Author
+from daemon.bench.traffic import Request, Scenario
+from daemon.prefix_cache.checkpoints import MESSAGE_SPACING
 from mlx_backend.messages import CacheKind
 from mlx_backend.prompts import MlxPromptEncoder, Vocabulary
 from mlx_backend.templates import JinjaTemplate
@@ -113,3 +116,30 @@ def test_a_day_with_room_for_a_hundred_checkpoints_still_reads_hardly_more() -> 
     assert status.thinned_checkpoints > 100
     assert status.evicted_entries > 0
     assert sum(r.read for r in results) / sum(r.floor for r in results) <= SCENARIO_LIMIT
+
+
+def cold_history(author: Author, messages: int) -> tuple[dict[str, str], ...]:
+    """A session from elsewhere: system text, and a user and an assistant in turn."""
+    said = [
+        {"role": "user" if n % 2 == 0 else "assistant", "content": author.prose(f"said {n}", 700)}
+        for n in range(messages)
+    ]
+    return ({"role": "system", "content": author.prose("instructions", 1_500)}, *said)
+
+
+@pytest.mark.parametrize("taken_back", [2, 10, 28])
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_history_that_was_read_at_once_can_be_taken_back(
+    kind: CacheKind, template: str, taken_back: int
+) -> None:
+    history = cold_history(Sizes().author("cold"), 31)
+    shorter = (*history[: -taken_back - 1], {"role": "user", "content": "something else"})
+    waves = ((Request("cold", history),), (Request("taken back", shorter),))
+    simulation = Simulation(kind, tiny(template))
+    cold, back = simulation.play(Scenario("taken back", waves)).requests
+    assert cold.read == cold.prompt > 4 * MESSAGE_SPACING
+    again = MESSAGE_SPACING if kind is CacheKind.CHECKPOINTED else 0
+    assert back.read <= back.floor + again
+    entries = [entry.kind for entry in simulation.cache.entries()]
+    assert entries.count("message_end") == (4 if kind is CacheKind.CHECKPOINTED else 0)
