@@ -20,7 +20,7 @@ from daemon.generation import Failed, Generated, GenerationRequest, Progress
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.errors import StepFailed
 from mlx_backend.interface import Backend, LoadedModel, Sampled
-from mlx_backend.messages import Marks, ModelInfo, Prompt, TokenIds, token_ids
+from mlx_backend.messages import Marks, MessageStart, ModelInfo, Prompt, TokenIds, token_ids
 from tests.engine.harness import Answer, collect, run, until
 
 CHUNK = 64
@@ -64,9 +64,13 @@ class RealBench:
         self.engine = Engine(self._load, make_cache=self._make_cache, chunk_tokens=CHUNK, **options)
 
     def submit(
-        self, prompt: list[int], max_tokens: int = 12, session: str | None = None
+        self,
+        prompt: list[int],
+        max_tokens: int = 12,
+        session: str | None = None,
+        messages: tuple[MessageStart, ...] = (),
     ) -> Generation:
-        encoded = Prompt(token_ids(prompt), Marks())
+        encoded = Prompt(token_ids(prompt), Marks(), messages)
         request = GenerationRequest(f"r{next(self._ids)}", encoded, max_tokens, session=session)
         return self.engine.submit(request)
 
@@ -194,6 +198,23 @@ def test_what_was_stored_is_good_after_the_model_was_loaded_again(
             assert len(bench.caches) == 1
 
     run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["tiny-sliding", "tiny-hybrid"])
+def test_a_history_that_was_read_at_once_goes_on_from_between_its_messages(
+    folders: dict[str, Path], kind: str
+) -> None:
+    async def scenario() -> None:
+        history = ids(4_600, 1)
+        messages = tuple(MessageStart(at, at // 500, "user") for at in range(0, 4_600, 500))
+        async with real(folders[kind]) as bench:
+            await collect(bench.submit(history, 1, messages=messages))
+            shorter = history[:4_100] + ids(20, 2)
+            answer = await bench.run(shorter)
+        assert answer.usage.reused == 4_000
+        assert [answer.tokens] == await cold(folders[kind], [shorter])
+
+    run(scenario(), hang_seconds=60)
 
 
 def two_thirds(start: int, prompt: TokenIds, opening: bool, marks: Marks) -> list[int]:
