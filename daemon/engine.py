@@ -185,7 +185,7 @@ class Engine:
         self._held = ""
 
     async def unload(self, key: str = "") -> None:
-        """Give a model's weights back. Raises ModelUnavailable for one in use."""
+        """Give a model's weights back. Raises ModelInUse."""
         with self._reply() as reply:
             self._worker.commands.put(Unload(key or self._first.key, reply))
             await reply.future
@@ -315,7 +315,7 @@ class Engine:
             try:
                 await asyncio.wait_for(self._all_ended.wait(), grace_seconds)
             except TimeoutError:
-                log.warning("%d requests are cut short by the shutdown", len(self._live))
+                log.warning("requests cut short by the shutdown: %d", len(self._live))
         self._worker.commands.put(Close())
         await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
         return not self._thread.is_alive()

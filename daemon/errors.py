@@ -150,6 +150,14 @@ class ModelDoesNotFit(DaemonError):
     code = "model_does_not_fit"
 
 
+class ModelInUse(DaemonError):
+    """A model is not unloaded under its requests."""
+
+    status = 409
+    kind = "invalid_request_error"
+    code = "model_in_use"
+
+
 class GenerationFailed(DaemonError):
     """A step failed or the daemon stopped under a running request."""
 

@@ -211,6 +211,11 @@ class Resident:
             return math.inf
         return pauses[self._failed_loads] if self._failed_loads < len(pauses) else math.inf
 
+    def set_aside(self) -> None:
+        """Do not load it again by itself; who asks for it has it loaded."""
+        self._is_to_be_loaded_again = False
+        self.status = replace(self.status, state="unloaded")
+
     def want_loaded(self) -> None:
         """Try again by itself if the first load fails for reasons that may pass."""
         self._is_to_be_loaded_again = True

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from daemon.budget import Budget
 from daemon.commands import Want
-from daemon.errors import DaemonError, ModelDoesNotFit
+from daemon.errors import DaemonError, ModelDoesNotFit, ModelInUse
 from daemon.leases import Leases
 from daemon.resident import Resident, Workshop, unavailable
 from daemon.sources import ModelSource
@@ -124,10 +124,12 @@ class Residents:
                 self._wants.remove(want)
 
     def unload(self, key: str) -> None:
-        """Raises ModelUnavailable for one in use. One that is not loaded stays so."""
+        """Raises ModelInUse. One that is not loaded stays so."""
         resident = self._residents.get(key)
         if resident is not None and resident.model is not None and not self._unload(resident):
-            raise unavailable(replace(resident.status, state="failed", error="it is in use"))
+            raise ModelInUse(
+                f"{resident.status.name} is in use; it can be unloaded when its requests have ended"
+            )
 
     def expire(self, now: float) -> None:
         """Forget sessions, and unload models, that have been idle for too long."""
@@ -152,8 +154,13 @@ class Residents:
         return min(each.reload_pause() for each in self)
 
     def reload(self) -> None:
-        """Load the model whose pause is the shortest again."""
-        self._load(min(self, key=lambda each: each.reload_pause()))
+        """Load the model whose pause is the shortest again, if others left room for it meanwhile;
+        else it comes back when it is asked for."""
+        broken = min(self, key=lambda each: each.reload_pause())
+        if self._fits(broken):
+            self._load(broken)
+        else:
+            broken.set_aside()
 
     def recover(self, resident: Resident, error: Exception) -> None:
         resident.recover(error)

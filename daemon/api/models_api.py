@@ -56,12 +56,13 @@ class _ModelsApi:
         require_token(request)
         model = await self._asked(request)
         self._engine.lift_hold()
+        log.info("%s was asked for by hand", model.name)
         async with self._engine.lease(self._catalog.source(model), LOAD_SECONDS):
-            log.info("%s was loaded because somebody asked for it", model.name)
+            pass
         return self._one(model)
 
     async def unload(self, request: Request) -> Response:
-        """Raises ModelUnavailable for one in use. Without a model: all that are loaded."""
+        """Raises ModelInUse. Without a model: all that are loaded."""
         require_token(request)
         if "model" in request.query_params:
             keys = [(await self._asked(request)).key]

@@ -309,7 +309,8 @@ def test_a_model_in_use_is_not_unloaded_by_hand() -> None:
     async def scenario() -> None:
         async with house() as at, at.engine.lease():
             answer = await at.order("POST", "/mlxd/models/unload?model=first")
-            assert (answer.status_code, "in use" in answer.text) == (503, True)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "model_in_use")
+            assert "first is in use" in answer.json()["error"]["message"]
             assert at.state("first") == "ready"
 
     run(scenario())

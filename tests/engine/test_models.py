@@ -13,7 +13,7 @@ import pytest
 
 from daemon.budget import Budget
 from daemon.engine import Engine, Generation
-from daemon.errors import ModelDoesNotFit, ModelUnavailable
+from daemon.errors import ModelDoesNotFit, ModelInUse, ModelUnavailable
 from daemon.generation import FinishReason, GenerationRequest
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.residents import FAIR_SECONDS, ResidencyLimits
@@ -141,7 +141,7 @@ def test_nobody_takes_a_model_away_from_who_uses_it() -> None:
                 long = await collect(shelf.submit("first", words(300, 2), 200))
                 assert len(long.tokens) == 40
                 assert shelf.loads == ["first"]
-                with pytest.raises(ModelUnavailable):
+                with pytest.raises(ModelInUse):
                     await shelf.engine.unload("first")
             assert len((await other).tokens) == 20
             assert shelf.loaded == {"second"}
@@ -332,6 +332,23 @@ def test_a_model_that_breaks_is_loaded_again_and_its_neighbour_goes_on() -> None
             assert len(sound.tokens) == 30
             await until(lambda: shelf.state("first") == "ready")
             assert shelf.loads == ["first", "second", "first"]
+
+    run(scenario())
+
+
+def test_a_model_that_breaks_is_not_loaded_again_beside_one_that_took_its_room() -> None:
+    async def scenario() -> None:
+        async with library() as shelf:
+            async with shelf.engine.lease(shelf.source("first")):
+                other = asyncio.create_task(shelf.answer("second", words(30, 2)))
+                await asyncio.sleep(0)  # it waits for room from now on
+                shelf.models["first"].backend.script.faults.steps = 1
+                assert failure(await collect(shelf.submit("first", words(30, 1))))
+            assert len((await other).tokens) == 20
+            assert shelf.loads == ["first", "second"]
+            assert (shelf.loaded, shelf.state("first")) == ({"second"}, "unloaded")
+            assert len((await shelf.answer("first", words(30, 1))).tokens) == 20
+            assert shelf.loaded == {"first"}
 
     run(scenario())
 
