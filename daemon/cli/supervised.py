@@ -45,8 +45,8 @@ def _remember(why: str, supervised: bool) -> None:
     _starts(supervised).refused(why)
     if supervised:
         logs.cut_short(paths.terminal_log())
-        logs.start_logging("info", paths.daemon_log(), to_terminal=False)
-        logging.getLogger(__name__).error("the service cannot run: %s", why)
+    logs.start_logging("info", paths.daemon_log(), to_terminal=False)
+    logging.getLogger(__name__).error("this start was refused: %s", why)
 
 
 def _starts(supervised: bool) -> Starts:
