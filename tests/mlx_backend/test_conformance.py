@@ -24,15 +24,6 @@ FORK = 2 * CHUNK
 CONSTANTS_BYTES = 64  # scalars that a model's compiled functions keep; less than a token's KV
 
 
-@pytest.fixture(autouse=True, scope="module")
-def only_new_objects_are_collected() -> Iterator[None]:
-    """Arrays are counted among what the collector sees: without a million objects of imports."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
 def buffers_of_exact_size() -> Iterator[None]:
     """A pooled buffer may be larger than what it serves, which would blur the bytes."""
