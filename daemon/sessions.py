@@ -34,7 +34,7 @@ class LiveLeaves(Protocol):
     def let_go(self, holder: str, why: Why) -> None: ...
 
     def held(self, holder: str) -> tuple[int, int]:
-        """Tokens and own bytes of the live leaves of `holder`."""
+        """Tokens and own bytes of all live leaves of `holder`."""
 
 
 @dataclass(slots=True, eq=False)

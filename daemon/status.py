@@ -172,10 +172,11 @@ class RequestStatus:
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """A session: a label with counters, and what is kept of its last turn.
+    """A session: a label with counters, and what is kept of its last turns.
 
     `family` is the id its members share, `parent` the session whose tokens it forked from.
-    `live_tokens` and `live_bytes` are its live leaf's (bytes of its own, not its shared prefix).
+    `live_tokens` and `live_bytes` are those of all its live leaves, what they have in common once:
+    of the tokens all, of the bytes its own, which nobody shares.
     """
 
     id: str

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.eviction import Shrink
-from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes
+from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes, path_tokens
 from daemon.prefix_cache.limits import Limits
 from daemon.prefix_cache.matching import Match, Reason, restorable
 from daemon.prefix_cache.nodes import Mark, Node, Place
@@ -214,9 +214,10 @@ class PrefixCache:
             self._store.take_over(path, holder, is_left)
 
     def held(self, holder: str) -> tuple[int, int]:
-        """Tokens of a session's latest live leaf; bytes that its live leaves share with nobody."""
+        """Tokens of all of a session's live leaves, a common prefix counted once; and bytes of
+        theirs that they share with nobody."""
         nodes = list(self._tree.held.get(holder, ()))
-        return (nodes[-1].end if nodes else 0), own_path_bytes(nodes, holder)
+        return path_tokens(nodes), own_path_bytes(nodes, holder)
 
     def entries(self) -> tuple[EntryStatus, ...]:
         """Every node of the tree, parents before their children."""

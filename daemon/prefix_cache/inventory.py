@@ -29,13 +29,22 @@ def entry_statuses(nodes: Iterable[Node], now: float) -> Iterator[EntryStatus]:
         )
 
 
+def path_tokens(leaves: Iterable[Node]) -> int:
+    """Tokens of the paths to these leaves, those of a common prefix once."""
+    nodes = {node for leaf in leaves for node in leaf.path()}
+    return sum(len(node.edge) for node in nodes)
+
+
 def own_path_bytes(leaves: Iterable[Node], holder: str) -> int:
     """Bytes of the paths to a session's leaves, as far as nobody else builds on them."""
     own: set[Node] = set()
     for leaf in leaves:
         for node in (leaf, *leaf.above()):
             is_others = any(other != holder for other in node.holders)
-            if node in own or is_others or (node.is_fork and node is not leaf):
+            is_forked = node is not leaf and any(
+                below not in own for below in node.children.values()
+            )
+            if node in own or is_others or is_forked:
                 break
             own.add(node)
     return sum(node.own_bytes for node in own)

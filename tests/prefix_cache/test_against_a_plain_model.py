@@ -259,7 +259,8 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "traffic") or self.limited is Limited.ALL:
             return
         for holder, leaves in self.model.leaves.items():
-            assert self.traffic.cache.held(holder)[0] == len(leaves[-1])
+            prefixes = {leaf[:end] for leaf in leaves for end in range(1, len(leaf) + 1)}
+            assert self.traffic.cache.held(holder)[0] == len(prefixes)
             for leaf in leaves:
                 assert self.traffic.cache.peek(token_ids([*leaf, 9])) == len(leaf)
 

@@ -268,6 +268,21 @@ def test_own_bytes_leave_out_what_others_build_on(kind):
 
 
 @KINDS
+def test_what_a_session_holds_are_all_its_branches_and_what_they_have_in_common_once(kind):
+    traffic = Traffic(kind)
+    head = text(1_000, 1)
+    for seed, length in ((2, 50), (3, 80), (4, 20)):
+        hold(traffic, [*head, *text(length, seed)], "main")
+    assert traffic.cache.held("main") == (1_150, traffic.cache.status().bytes)
+    hold(traffic, [*head, *text(70, 5)], "other")
+    checkpoints = 3 if kind is CacheKind.CHECKPOINTED else 0
+    own = bytes_of(tokens=150, nodes=3, checkpoints=checkpoints)
+    assert traffic.cache.held("main") == (1_150, own)
+    traffic.cache.let_go("main", "reset")
+    assert traffic.cache.held("other") == (1_070, traffic.cache.status().bytes)
+
+
+@KINDS
 def test_own_bytes_of_a_session_that_goes_on_from_another_begin_where_that_ends(kind):
     traffic = Traffic(kind)
     hold(traffic, text(200, 1)[:100], "first")
