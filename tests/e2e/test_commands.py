@@ -1,22 +1,36 @@
-"""The commands that ask a daemon, against one that runs: what they say, do and refuse."""
+"""The commands that ask a daemon, against one that runs: what they say, do and refuse.
 
+The daemon is a process; the commands run in this one, which saves the imports of each. That they
+run in one of their own is told by `tests/test_cli.py`.
+"""
+
+import io
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from daemon.cli import ExitCode
+from daemon.cli import ExitCode, main
 from tests.e2e.processes import Daemon, free_port, running
 
-COMMAND = [sys.executable, "-m", "daemon.cli"]
 WIDEST = 80
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 class Shell:
@@ -25,7 +39,7 @@ class Shell:
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> Done:
         return mlxd(*arguments, "--port", str(self.daemon.port))
 
     def text(self, *arguments: str) -> str:
@@ -40,8 +54,16 @@ class Shell:
         return json.loads(self.run(*arguments, "--json").stdout)
 
 
-def mlxd(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+def mlxd(*arguments: str) -> Done:
+    out, errors = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["mlxd", *arguments]),
+        redirect_stdout(out),
+        redirect_stderr(errors),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return Done(int(ended.value.code or 0), out.getvalue(), errors.getvalue())
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def test_rows_that_come_and_go_say_what_they_would_alone(kind: str) -> None:
     rig = Rig(kind)
     expected = [rig.alone(p, n) for p, n in zip(PROMPTS, LENGTHS, strict=True)]
     assert len(set(expected[1].tokens)) > 5 or kind in MISPLACED  # else tokens prove nothing
-    for seed in range(3):
+    for seed in (1, 2):  # the longest joins, and is joined
         arrivals = np.random.default_rng(seed).integers(0, 30, len(PROMPTS)).tolist()
         for talk, alone in zip(rig.together(PROMPTS, LENGTHS, arrivals), expected, strict=True):
             assert_alike(talk, alone)

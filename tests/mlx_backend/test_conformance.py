@@ -189,7 +189,7 @@ def stored_bytes(kind: tuple[str, int | None], length: int) -> int:
 def test_rows_of_mixed_lengths_join_and_leave_as_if_alone(talk: Conversations) -> None:
     """Each reuses the same head; they come and go at different steps."""
     head = talk.ask(A[:FORK], length=1).history
-    plan = [(7, 1, 0), (60, 24, 1), (31, 3, 1), (90, 8, 2), (2, 24, 6)]  # tokens, length, joins at
+    plan = [(7, 1, 0), (60, 14, 1), (31, 3, 1), (90, 8, 2), (2, 14, 6)]  # tokens, length, joins at
     requests = []
     for now in range(60):
         for tokens, length, joins in plan:
