@@ -12,6 +12,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -128,7 +129,7 @@ class Engine:
         self._all_ended: asyncio.Event | None = None
         self._is_closing = False
         self._is_dead = False
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
         self._held = residency.held
         self._on_busy = on_busy
 
@@ -230,11 +231,16 @@ class Engine:
         self._worker.commands.put(Start(generation, arrived))
         return generation
 
+    def count_refusal(self, status: int) -> None:
+        """A request was refused, here or before it came here, with that HTTP status."""
+        self._refused[str(status)] += 1
+
     def status(self) -> EngineStatus:
         """The latest status, from any thread; never waits for the engine."""
         status = self._published.status
         waiting = self._waiting({request.id for request in (*status.running, *status.recent)})
-        totals = replace(status.totals, refused=self._refused)
+        refused = dict(self._refused)
+        totals = replace(status.totals, refused=sum(refused.values()), refused_by_status=refused)
         model = replace(status.model, state="closed") if self._is_closing else status.model
         return replace(status, model=model, totals=totals, waiting=waiting)
 
@@ -325,7 +331,6 @@ class Engine:
         waiting = sum(generation.is_waiting for generation in self._live)
         running = sum(generation.has_started for generation in self._live)
         if waiting + running >= self._max_concurrent + self._max_queued:
-            self._refused += 1
             raise Overloaded(
                 f"{waiting} requests are waiting already; try again in a moment",
                 retry_after=RETRY_SECONDS,

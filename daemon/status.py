@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +236,17 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class TotalsStatus:
-    """Since the daemon started."""
+    """Since the daemon started.
+
+    `requests` ended; those that were `refused`, with an error before anything of them was read,
+    are not among them. `refused_by_status` tells by which HTTP status.
+    """
 
     requests: int = 0
     cancelled: int = 0
     failed: int = 0
     refused: int = 0
+    refused_by_status: dict[str, int] = field(default_factory=dict)
     prompt: int = 0
     reused: int = 0
     read: int = 0

@@ -48,6 +48,7 @@ class Endpoint:
         except ClientLeft:
             log.debug("a client left before its request was served")
         except DaemonError as error:
+            self._door.engine.count_refusal(error.status)
             await self._refuse(error, scope, receive, send)
         except asyncio.CancelledError:  # by the server, which waits for this task to end
             await self._refuse(stopping(), scope, receive, send)
@@ -72,6 +73,8 @@ class Endpoint:
                         await self._stream(exchange, send)
                     else:
                         await self._reply(exchange, scope, receive, send)
+                except DaemonError as error:  # it was not refused: it failed
+                    await self._refuse(error, scope, receive, send)
                 finally:
                     exchange.close()
 

@@ -204,6 +204,9 @@ def _lost(cache: CacheStatus) -> Iterator[str]:
 def work_facts(engine: EngineStatus) -> Iterator[tuple[str, str]]:
     totals = engine.totals
     parked = f"parked {counted(totals.parked, 'time')}" if totals.parked else ""
+    by_status = ", ".join(
+        f"{number} by {code}" for code, number in totals.refused_by_status.items()
+    )
     unread = totals.prompt - totals.reused - totals.read
     yield (
         "reuse",
@@ -219,7 +222,7 @@ def work_facts(engine: EngineStatus) -> Iterator[tuple[str, str]]:
                 f"{count(totals.requests)} ended",
                 f"{count(totals.cancelled)} cancelled",
                 f"{count(totals.failed)} failed",
-                f"{count(totals.refused)} refused",
+                f"{count(totals.refused)} refused" + (f" ({by_status})" if by_status else ""),
                 parked,
             )
         ),

@@ -509,6 +509,37 @@ def test_who_has_to_come_back_is_told_when(wire: Wire) -> None:
 
 
 @every_wire
+def test_whatever_is_refused_is_counted_by_its_status(wire: Wire) -> None:
+    async def scenario() -> None:
+        async with desk(max_queued=1, max_concurrent=1) as at:
+            async with at.bench.held():
+                waiting = asyncio.create_task(post(at, wire, **wire.limit(3)))
+                await until(lambda: len(at.bench.engine.status().waiting) == 1)
+                assert (await post(at, wire)).status_code == 429
+            assert (await waiting).status_code == 200
+            for _ in range(2):
+                assert (await post(at, wire, temperature="warm")).status_code == 400
+            totals = at.bench.engine.status().totals
+            assert totals.refused == 3
+            assert totals.refused_by_status == {"429": 1, "400": 2}
+            assert totals.requests == 2, "the one that holds the engine, and the one that waited"
+
+    run(scenario())
+
+
+@every_wire
+def test_an_answer_that_fails_was_not_refused(wire: Wire) -> None:
+    async def scenario() -> None:
+        async with desk() as at:
+            at.bench.script.faults.steps = 1
+            assert (await post(at, wire)).status_code == 500
+            totals = at.bench.engine.status().totals
+            assert (totals.failed, totals.refused) == (1, 0)
+
+    run(scenario())
+
+
+@every_wire
 def test_while_the_model_loads_it_is_told_when_to_come_back(wire: Wire) -> None:
     loading = ask("POST", wire.path, json=wire.body())
     assert loading.status_code == 503

@@ -226,3 +226,9 @@ def test_a_model_that_is_unloaded_is_no_fault_and_others_are_named():
     assert "prefix cache" in text
     assert "other-model, failed, weights 538 MB: cut short" in text
     assert "also" not in shown(status_view(status(models=(MODEL,))))
+
+
+def test_what_was_refused_is_told_by_its_status():
+    totals = TotalsStatus(refused=3, refused_by_status={"429": 1, "400": 2})
+    assert "3 refused (1 by 429, 2 by 400)" in shown(status_view(status(totals=totals)))
+    assert "0 refused" in shown(status_view(status(totals=TotalsStatus())))
