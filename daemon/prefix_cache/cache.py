@@ -88,8 +88,8 @@ class PrefixCache:
         node, length = restorable(self._kind, place, len(tokens))
         match = Match(length=length, common=place.length)
         match.tell_what_goes_on(place)
-        if holder is not None and (leaves := self._tree.held.get(holder)):
-            match.tell_own_departure(place, reversed(leaves))
+        if holder is not None and (ends := self._own_ends(holder)):
+            match.tell_own_departure(place, ends)
         elif holder == match.conversation:
             match.own_common, match.own_next = match.common, match.stored_next
         match.explain(self._tombstones.longest(tokens), len(tokens))
@@ -110,6 +110,14 @@ class PrefixCache:
         if used is not node:
             self._shrink()
         return match
+
+    def _own_ends(self, holder: str) -> list[Node]:
+        """What a session's own history ends with, the latest first: its live leaves, or those of
+        its entries that are left where it has none."""
+        if leaves := self._tree.held.get(holder):
+            return list(reversed(leaves))
+        entries = self._tree.conversations.get(holder, {})
+        return [node for node in reversed(entries) if not node.children]
 
     def release(self, match: Match) -> None:
         """Take back the match's pin. Idempotent."""

@@ -313,12 +313,15 @@ def test_a_known_session_that_changes_its_first_words_has_diverged(kind):
 
 
 @KINDS
-def test_a_session_sees_where_it_left_its_history_though_another_went_there_before(kind):
+@pytest.mark.parametrize("was_idle", [False, True])
+def test_a_session_sees_where_it_left_its_history_though_another_went_there_before(kind, was_idle):
     traffic = Traffic(kind, holds_leaves=True)
     head, rest = text(50, 1), text(100, 2)
     early, late = [[*head, time, *rest] for time in (1201, 1202)]
     played(traffic, [*early, *text(30, 3)], SESSION)
     played(traffic, [*late, *text(30, 4)], "other")
+    if was_idle:
+        traffic.cache.let_go(SESSION, "idle")
     sent = [*late, *text(30, 5)]
     assert sides(traffic, sent, SESSION) == (early[50:66], late[50:66])
     assert sides(traffic, sent, "other") == (text(30, 4)[:16], text(30, 5)[:16])
