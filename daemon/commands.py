@@ -5,16 +5,15 @@ Frozen throughout. Events take a way of their own (`deliveries`).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from daemon.budget import Budget
 from daemon.deliveries import Generation
 from daemon.inspection import Question
 from daemon.records import Record
+from daemon.replies import Reply
 from daemon.sources import ModelSource
 from daemon.status import EngineStatus
 from mlx_backend.interface import LoadedModel
@@ -37,28 +36,6 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class Ask:
     question: Question
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reply:
-    """The way back to whoever waits on `loop`. Its methods may be called on any thread."""
-
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-
-    def send(self, value: object) -> None:
-        self._send(self.future.set_result, value)
-
-    def fail(self, error: Exception) -> None:
-        self._send(self.future.set_exception, error)
-
-    def _send(self, settle: Callable[[Any], None], value: object) -> None:
-        def unless_gone() -> None:
-            if not self.future.done():
-                settle(value)
-
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self.loop.call_soon_threadsafe(unless_gone)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,8 @@
 """The engine as the event loop sees it: submit a request, read its events, ask for the status.
 
 One thread, made here and nowhere else, runs the `worker` that owns every array. This side keeps
-only the live requests, which must be true at once: a full queue refuses at the door, a cancelled
-request leaves it immediately, closing waits for those that run. Everything here but `status` and
-`model` belongs to the event loop.
+only what must be true at once: who uses which model (`leases`), which requests are live, who waits
+for a reply. Everything here but `status`, `requests` and `model` belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -28,34 +27,25 @@ from daemon.commands import (
     Forget,
     Published,
     Released,
-    Reply,
     Start,
     Unload,
     Want,
 )
-from daemon.deliveries import Delivery, Generation, Outbox
+from daemon.deliveries import Generation, Outbox
+from daemon.engine_options import EngineOptions
 from daemon.errors import (
     ContextOverflow,
     GenerationFailed,
     MemoryOverflow,
-    Overloaded,
 )
 from daemon.generation import Failed, GenerationRequest, Usage
-from daemon.inference import ReadingPolicy
 from daemon.inspection import Inspection, Question
 from daemon.leases import Leases
+from daemon.live_requests import LiveRequests
 from daemon.prefix_cache.cache import PrefixCache
-from daemon.prefix_cache.checkpoints import PromptEnd
-from daemon.prefix_cache.policies import (
-    ByFunction,
-    ByOptions,
-    CheckpointPolicy,
-    OffsetsFunction,
-)
-from daemon.records import Record, waiting_status
-from daemon.resident import RELOAD_PAUSES, RETRY_SECONDS, unavailable
-from daemon.residents import ResidencyLimits
-from daemon.sessions import Sessions
+from daemon.records import Record
+from daemon.replies import Replies
+from daemon.resident import unavailable
 from daemon.sources import ModelSource
 from daemon.status import EngineStatus, ModelStatus, RequestStatus
 from daemon.worker import Worker
@@ -84,54 +74,31 @@ class Engine:
         *,
         make_cache: Callable[[ModelInfo], PrefixCache],
         make_budget: Callable[[ModelInfo], Budget] = Budget.without_limit,
-        chunk_tokens: int = 2048,
-        max_concurrent: int = 8,
-        max_queued: int = 64,
-        prompt_end: str = "every",
-        checkpoint_interval: int | None = None,
-        checkpoint_offsets: OffsetsFunction | None = None,
-        max_sessions: int = 64,
-        session_idle_seconds: float = 3600.0,
-        residency: ResidencyLimits = ResidencyLimits(),  # noqa: B008  (frozen)
+        options: EngineOptions = EngineOptions(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.monotonic,
-        reload_pauses: Sequence[float] = RELOAD_PAUSES,
         on_busy: Callable[[bool], None] = lambda is_busy: None,
     ) -> None:
         """`on_busy` hears on the event loop that the first request came, or the last one ended."""
-        checkpoints: CheckpointPolicy = ByOptions(PromptEnd(prompt_end), checkpoint_interval)
-        if checkpoint_offsets is not None:
-            checkpoints = ByFunction(checkpoint_offsets)
-        policy = ReadingPolicy(chunk_tokens, max_concurrent, checkpoints)
-        outbox = Outbox(self._receive)
         self._first = first if isinstance(first, ModelSource) else ModelSource("", first)
+        self._held = options.residency.held
+        self._clock = clock
+        self._live = LiveRequests(options.max_concurrent, options.max_queued, clock, on_busy)
         self._leases = Leases()
+        self._replies = Replies()
+        self._published = Published(EngineStatus(ModelStatus("loading")))
+        self._refused: Counter[str] = Counter()
+        self._is_closing = False
         self._worker = Worker(
             self._first,
             make_cache,
             make_budget,
-            partial(Sessions, max_sessions=max_sessions, idle_seconds=session_idle_seconds),
-            policy,
+            options,
             self._leases,
-            residency,
-            outbox,
+            Outbox(self._live.receive),
             self._publish,
             clock,
-            reload_pauses,
         )
         self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
-        self._published = Published(EngineStatus(ModelStatus("loading")))
-        self._max_concurrent = max_concurrent
-        self._max_queued = max_queued
-        self._clock = clock
-        self._live: dict[Generation, float] = {}  # with the time of arrival
-        self._questions: set[Question] = set()
-        self._replies: set[Reply] = set()
-        self._all_ended: asyncio.Event | None = None
-        self._is_closing = False
-        self._is_dead = False
-        self._refused: Counter[str] = Counter()
-        self._held = residency.held
-        self._on_busy = on_busy
 
     def start(self) -> None:
         """Start the thread, which loads the model; returns at once."""
@@ -170,7 +137,7 @@ class Engine:
             raise unavailable(ModelStatus("closed"))
         if self._held:
             raise unavailable(ModelStatus("failed", error=self._held))
-        with self._reply() as reply:
+        with self._replies.awaited() as reply:
             want = Want(source, self._clock(), reply)
             self._worker.commands.put(want)
             try:
@@ -187,23 +154,9 @@ class Engine:
 
     async def unload(self, key: str = "") -> None:
         """Give a model's weights back. Raises ModelInUse."""
-        with self._reply() as reply:
+        with self._replies.awaited() as reply:
             self._worker.commands.put(Unload(key or self._first.key, reply))
             await reply.future
-
-    @contextmanager
-    def _reply(self) -> Iterator[Reply]:
-        """A way back from the thread, which fails if the thread does. Raises ModelUnavailable if
-        it has already."""
-        loop = asyncio.get_running_loop()
-        reply = Reply(loop, loop.create_future())
-        self._replies.add(reply)
-        try:
-            if self._is_dead:
-                raise unavailable(self._published.status.model)
-            yield reply
-        finally:
-            self._replies.discard(reply)
 
     def _available(self, key: str) -> Available:
         published = self._published
@@ -223,12 +176,9 @@ class Engine:
         """
         available = self._available(request.model)
         _check_fit(request, available.model.info.context_size, available.budget)
-        self._check_room()
+        self._live.check_room()
         generation = Generation(request, asyncio.get_running_loop(), self._stop)
-        if not self._live:
-            self._on_busy(True)
-        arrived = self._live[generation] = self._clock()
-        self._worker.commands.put(Start(generation, arrived))
+        self._worker.commands.put(Start(generation, self._live.add(generation)))
         return generation
 
     def count_refusal(self, status: int) -> None:
@@ -238,7 +188,7 @@ class Engine:
     def status(self) -> EngineStatus:
         """The latest status, from any thread; never waits for the engine."""
         status = self._published.status
-        waiting = self._waiting({request.id for request in (*status.running, *status.recent)})
+        waiting = self._live.waiting({request.id for request in (*status.running, *status.recent)})
         refused = dict(self._refused)
         totals = replace(status.totals, refused=sum(refused.values()), refused_by_status=refused)
         model = replace(status.model, state="closed") if self._is_closing else status.model
@@ -256,22 +206,13 @@ class Engine:
             for record in published.records
         )
         begun = {record.status.id for record in published.records}
-        return (*shown, *self._waiting(begun))
+        return (*shown, *self._live.waiting(begun))
 
     def _with_texts(self, record: Record) -> RequestStatus:
         available = self._published.models.get(record.status.model or self._first.key)
         if available is None:
             return record.status
         return record.with_texts(partial(_text, available.model.output))
-
-    def _waiting(self, begun: Container[str]) -> tuple[RequestStatus, ...]:
-        """Requests that stand in the queue, as far as the engine's thread has not `begun` them."""
-        now = self._clock()
-        return tuple(
-            waiting_status(generation, now - arrived)
-            for generation, arrived in tuple(self._live.items())
-            if generation.is_waiting and generation.request.id not in begun
-        )
 
     async def ask(
         self, question: Callable[[Inspection], Answer], *, session: str | None = None
@@ -297,15 +238,10 @@ class Engine:
             raise unavailable(ModelStatus("closed"))
         if not self._published.has_trees:
             raise unavailable(self._published.status.model)
-        loop = asyncio.get_running_loop()
-        asked = Question(question, loop, loop.create_future())
-        self._questions.add(asked)
-        try:
-            self._worker.commands.put(Ask(asked))
-            answer: Answer = await asked.answer
-            return answer
-        finally:
-            self._questions.discard(asked)
+        with self._replies.awaited() as reply:
+            self._worker.commands.put(Ask(Question(question, reply)))
+            answer: Answer = await reply.future
+        return answer
 
     async def close(self, grace_seconds: float) -> bool:
         """Refuse what comes, let what runs end within the grace, fail the rest, end the thread.
@@ -316,40 +252,14 @@ class Engine:
         self._is_closing = True
         if not self._thread.is_alive():
             return True
-        self._all_ended = asyncio.Event()
-        if self._live:
-            try:
-                await asyncio.wait_for(self._all_ended.wait(), grace_seconds)
-            except TimeoutError:
-                log.warning("requests cut short by the shutdown: %d", len(self._live))
+        if not await self._live.all_end(grace_seconds):
+            log.warning("requests cut short by the shutdown: %d", len(self._live))
         self._worker.commands.put(Close())
         await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
         return not self._thread.is_alive()
 
-    def _check_room(self) -> None:
-        """Those that wait beyond the rows that can run count as queued."""
-        waiting = sum(generation.is_waiting for generation in self._live)
-        running = sum(generation.has_started for generation in self._live)
-        if waiting + running >= self._max_concurrent + self._max_queued:
-            raise Overloaded(
-                f"{waiting} requests are waiting already; try again in a moment",
-                retry_after=RETRY_SECONDS,
-            )
-
     def _stop(self, generation: Generation, is_whole: bool) -> None:
         self._worker.commands.put(Cancel(generation, is_whole))
-
-    def _receive(self, deliveries: Sequence[Delivery]) -> None:
-        """Events of one pass of the engine's thread; on the loop."""
-        had_any = bool(self._live)
-        for generation, event in deliveries:
-            generation.deliver(event)
-            if generation.has_ended:
-                self._live.pop(generation, None)
-        if had_any and not self._live:
-            self._on_busy(False)
-        if not self._live and self._all_ended is not None:
-            self._all_ended.set()
 
     def _publish(self, published: Published) -> None:
         """On the engine's thread: one assignment of a frozen value."""
@@ -362,18 +272,13 @@ class Engine:
             log.critical("the engine's thread died; restart the daemon", exc_info=True)
             model = ModelStatus("failed", error="the engine's thread died; restart the daemon")
             self._published = Published(EngineStatus(model))
-            self._is_dead = True
             self._fail_live()
 
     def _fail_live(self) -> None:
         """On the dying thread: nobody else is left to answer."""
-        gone = unavailable(self._published.status.model)
-        for question in tuple(self._questions):
-            question.fail(gone)
-        for reply in tuple(self._replies):
-            reply.fail(gone)
-        outbox = Outbox(self._receive)
-        for generation in tuple(self._live):
+        self._replies.fail_all(unavailable(self._published.status.model))
+        outbox = Outbox(self._live.receive)
+        for generation in self._live:
             error = GenerationFailed("the engine's thread died; restart the daemon")
             outbox.put(generation, Failed(error, Usage(len(generation.request.prompt))))
         outbox.post()

@@ -7,14 +7,14 @@ raised, comes back to the loop that asked.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.records import Records
+from daemon.replies import Reply
 from daemon.sessions import Sessions
 from daemon.status import ModelStatus
 
@@ -31,13 +31,12 @@ class Inspection:
     now: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Question:
-    """One question on its way. `answer` belongs to `loop`; the methods run on any thread."""
+    """One question on its way."""
 
     ask: Callable[[Sequence[Inspection]], Any]
-    loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Any]
+    reply: Reply
 
     def put_to(self, inspections: Sequence[Inspection]) -> Callable[[], None]:
         """Ask it, on the engine's thread; what is returned sends the answer off.
@@ -47,21 +46,5 @@ class Question:
         try:
             result = self.ask(inspections)
         except Exception as raised:
-            error = raised  # the except clause unbinds its own name
-            return lambda: self.fail(error)
-        return lambda: self._send(self._resolve, result)
-
-    def fail(self, error: Exception) -> None:
-        self._send(self._raise, error)
-
-    def _send(self, settle: Callable[[Any], None], value: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self.loop.call_soon_threadsafe(settle, value)
-
-    def _resolve(self, result: object) -> None:
-        if not self.answer.done():
-            self.answer.set_result(result)
-
-    def _raise(self, error: Exception) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
+            return partial(self.reply.fail, raised)
+        return partial(self.reply.send, result)

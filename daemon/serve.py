@@ -30,6 +30,7 @@ from daemon.api_key import find_key
 from daemon.budget import Budget
 from daemon.catalog import Catalog
 from daemon.engine import Engine
+from daemon.engine_options import EngineOptions
 from daemon.errors import ConfigurationError
 from daemon.listening import listening, own_names
 from daemon.machine import Edges, Machine
@@ -167,15 +168,7 @@ class _Run:
             self._source(self._models.default),
             make_cache=self._make_cache,
             make_budget=self._make_budget,
-            chunk_tokens=settings.chunk_tokens,
-            max_concurrent=settings.max_concurrent_requests,
-            max_queued=settings.max_queued_requests,
-            prompt_end=settings.prompt_end,
-            checkpoint_interval=settings.prefix_checkpoint_interval,
-            checkpoint_offsets=self._policy,
-            max_sessions=settings.max_sessions,
-            session_idle_seconds=settings.session_idle_seconds,
-            residency=self._residency(),
+            options=self._engine_options(),
             on_busy=self._machine.busy,
         )
         door = Door(
@@ -238,12 +231,23 @@ class _Run:
         load = self._load_or_stop if is_first else partial(self._load, model)
         return ModelSource(model.key, load, model.name, model.weight_bytes)
 
-    def _residency(self) -> ResidencyLimits:
-        return ResidencyLimits(
-            self._settings.max_loaded_models,
-            self._settings.keep_alive_seconds,
-            self._models.memory_bytes,
-            self._held,
+    def _engine_options(self) -> EngineOptions:
+        settings = self._settings
+        return EngineOptions(
+            chunk_tokens=settings.chunk_tokens,
+            max_concurrent=settings.max_concurrent_requests,
+            max_queued=settings.max_queued_requests,
+            prompt_end=settings.prompt_end,
+            checkpoint_interval=settings.prefix_checkpoint_interval,
+            checkpoint_offsets=self._policy,
+            max_sessions=settings.max_sessions,
+            session_idle_seconds=settings.session_idle_seconds,
+            residency=ResidencyLimits(
+                settings.max_loaded_models,
+                settings.keep_alive_seconds,
+                self._models.memory_bytes,
+                self._held,
+            ),
         )
 
     def _load_or_stop(self) -> LoadedModel:

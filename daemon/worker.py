@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
@@ -30,15 +30,14 @@ from daemon.commands import (
     Want,
 )
 from daemon.deliveries import Outbox
+from daemon.engine_options import EngineOptions
 from daemon.errors import DaemonError
-from daemon.inference import ReadingPolicy
 from daemon.inspection import Question
 from daemon.leases import Leases
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.records import Record, Records, memory_status, record_of, request_status
-from daemon.resident import RELOAD_PAUSES, Resident, Workshop, unavailable
-from daemon.residents import ResidencyLimits, Residents
-from daemon.sessions import Sessions
+from daemon.resident import Resident, Workshop, unavailable
+from daemon.residents import Residents
 from daemon.sources import ModelSource
 from daemon.status import EngineStatus, combined
 from mlx_backend.messages import ModelInfo
@@ -58,14 +57,11 @@ class Worker:
         first: ModelSource,
         make_cache: Callable[[ModelInfo], PrefixCache],
         make_budget: Callable[[ModelInfo], Budget],
-        make_sessions: Callable[[], Sessions],
-        policy: ReadingPolicy,
+        options: EngineOptions,
         leases: Leases,
-        limits: ResidencyLimits,
         outbox: Outbox,
         publish: Callable[[Published], None],
         clock: Callable[[], float],
-        reload_pauses: Sequence[float] = RELOAD_PAUSES,
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._outbox = outbox
@@ -75,15 +71,15 @@ class Worker:
         workshop = Workshop(
             make_cache,
             make_budget,
-            make_sessions,
-            policy,
+            options.new_sessions,
+            options.reading,
             self._records,
             outbox,
             self._tell,
             clock,
-            reload_pauses,
+            options.reload_pauses,
         )
-        self._residents = Residents(first, workshop, leases, limits)
+        self._residents = Residents(first, workshop, leases, options.residency)
         self._published_at = float("-inf")
         self._published_ends = 0
 
@@ -191,7 +187,7 @@ class Worker:
         found = [each.inspection() for each in self._residents.with_trees()]
         inspections = [each for each in found if each is not None]
         if not inspections:
-            question.fail(unavailable(self._residents.primary.status))
+            question.reply.fail(unavailable(self._residents.primary.status))
             return
         send = question.put_to(inspections)
         self._tell(True)

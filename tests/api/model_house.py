@@ -16,6 +16,7 @@ from daemon.api.door import Door
 from daemon.budget import Budget
 from daemon.catalog import Catalog
 from daemon.engine import Engine
+from daemon.engine_options import EngineOptions
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.residents import ResidencyLimits
 from daemon.sources import ModelSource
@@ -52,8 +53,7 @@ class House(Desk):
             self.source(self.here["first"]),
             make_cache=self._make_cache,
             make_budget=Budget.without_limit,
-            residency=ResidencyLimits(**options),
-            reload_pauses=(),
+            options=EngineOptions(residency=ResidencyLimits(**options), reload_pauses=()),
             **timing,
         )
         self.catalog = Catalog(self.here["first"], self.source, self, aliases)

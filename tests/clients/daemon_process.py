@@ -20,6 +20,7 @@ from daemon.api.admin import Identity
 from daemon.api.app import build_app
 from daemon.api.endpoint import Door
 from daemon.engine import Engine
+from daemon.engine_options import EngineOptions
 from daemon.listening import bind_loopback
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.server import Server
@@ -53,7 +54,7 @@ async def serve(port: int, folder: Path) -> None:
     engine = Engine(
         lambda: load_model(folder),
         make_cache=make_cache,
-        chunk_tokens=Settings().chunk_tokens,
+        options=EngineOptions(chunk_tokens=Settings().chunk_tokens),
     )
 
     async def close(grace_seconds: float) -> None:

@@ -20,6 +20,7 @@ from daemon.api.admin import Identity
 from daemon.api.app import build_app
 from daemon.api.endpoint import Door
 from daemon.engine import Engine
+from daemon.engine_options import EngineOptions
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.interface import LoadedModel
 from mlx_backend.messages import ModelInfo
@@ -65,7 +66,8 @@ class App:
         self._cache = {"max_entries": None, "max_bytes": 1 << 28, **cache}
         self._load_options = load_options
         self.caches: list[PrefixCache] = []
-        self.engine = Engine(self._load, make_cache=self._make_cache, chunk_tokens=CHUNK_TOKENS)
+        options = EngineOptions(chunk_tokens=CHUNK_TOKENS)
+        self.engine = Engine(self._load, make_cache=self._make_cache, options=options)
         app = build_app(Door(self.engine), Identity.of_new_run("real", PORT))
         self._http = httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app),

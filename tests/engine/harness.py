@@ -19,6 +19,7 @@ import pytest
 
 from daemon.budget import GROWTH_TOKENS, Budget
 from daemon.engine import Engine, Generation
+from daemon.engine_options import EngineOptions
 from daemon.errors import GenerationFailed, ModelUnavailable
 from daemon.generation import (
     Failed,
@@ -193,8 +194,13 @@ class Bench:
         self._gate_is_reached = threading.Event()
         self._gate_opens = threading.Event()
         self._reply, script.reply = script.reply, self._gated_reply
+        edges = {name: options.pop(name) for name in ("clock", "on_busy") if name in options}
         self.engine = Engine(
-            self._load, make_cache=self._make_cache, make_budget=self._make_budget, **options
+            self._load,
+            make_cache=self._make_cache,
+            make_budget=self._make_budget,
+            options=EngineOptions(**options),
+            **edges,
         )
 
     @property

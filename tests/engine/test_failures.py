@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from daemon.engine import Engine
+from daemon.engine_options import EngineOptions
 from daemon.errors import ModelUnavailable
 from daemon.generation import Failed, FinishReason
 from daemon.prefix_cache.cache import PrefixCache
@@ -183,7 +184,9 @@ def test_a_model_that_cannot_be_loaded_is_named_in_the_status() -> None:
         def make_cache(info: object) -> PrefixCache:
             raise AssertionError("nothing was loaded")
 
-        engine = Engine(load, make_cache=make_cache, reload_pauses=(0.0, 0.0, 0.0))
+        engine = Engine(
+            load, make_cache=make_cache, options=EngineOptions(reload_pauses=(0.0, 0.0, 0.0))
+        )
         engine.start()
         await until(lambda: engine.status().model.state == "failed")
         assert engine.status().model.error == "there is no model in /nowhere"

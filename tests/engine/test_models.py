@@ -13,6 +13,7 @@ import pytest
 
 from daemon.budget import Budget
 from daemon.engine import Engine, Generation
+from daemon.engine_options import EngineOptions
 from daemon.errors import ModelDoesNotFit, ModelInUse, ModelUnavailable
 from daemon.generation import FinishReason, GenerationRequest
 from daemon.prefix_cache.cache import PrefixCache
@@ -42,8 +43,7 @@ class Library:
             self.source("first"),
             make_cache=self._make_cache,
             make_budget=self._make_budget,
-            residency=ResidencyLimits(**limits),
-            reload_pauses=(0.0,),
+            options=EngineOptions(residency=ResidencyLimits(**limits), reload_pauses=(0.0,)),
             **options,
         )
 
@@ -345,8 +345,8 @@ def test_a_model_that_breaks_is_not_loaded_again_beside_one_that_took_its_room()
                 shelf.models["first"].backend.script.faults.steps = 1
                 assert failure(await collect(shelf.submit("first", words(30, 1))))
             assert len((await other).tokens) == 20
-            assert shelf.loads == ["first", "second"]
-            assert (shelf.loaded, shelf.state("first")) == ({"second"}, "unloaded")
+            await until(lambda: shelf.state("first") == "unloaded")
+            assert (shelf.loads, shelf.loaded) == (["first", "second"], {"second"})
             assert len((await shelf.answer("first", words(30, 1))).tokens) == 20
             assert shelf.loaded == {"first"}
 

@@ -17,6 +17,7 @@ import pytest
 
 from daemon.budget import Budget
 from daemon.engine import Engine
+from daemon.engine_options import EngineOptions
 from daemon.generation import Failed, GenerationRequest
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.interface import Backend, LoadedModel, Row, Sampled, Snapshot
@@ -85,9 +86,7 @@ class RealBench:
             self._load,
             make_cache=self._make_cache,
             make_budget=self._make_budget,
-            chunk_tokens=CHUNK,
-            max_concurrent=3,
-            max_queued=200,
+            options=EngineOptions(chunk_tokens=CHUNK, max_concurrent=3, max_queued=200),
         )
 
     async def run(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from daemon.engine import Engine, Generation
+from daemon.engine_options import EngineOptions
 from daemon.generation import Failed, Generated, GenerationRequest, Progress
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.errors import StepFailed
@@ -61,7 +62,11 @@ class RealBench:
         self._ids = itertools.count()
         self.loads: list[BreakingBackend] = []
         self.caches: list[PrefixCache] = []
-        self.engine = Engine(self._load, make_cache=self._make_cache, chunk_tokens=CHUNK, **options)
+        self.engine = Engine(
+            self._load,
+            make_cache=self._make_cache,
+            options=EngineOptions(chunk_tokens=CHUNK, **options),
+        )
 
     def submit(
         self,
