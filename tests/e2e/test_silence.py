@@ -8,7 +8,7 @@ from daemon.api.sse import KeepAlive
 from tests.e2e.processes import body, received, running
 from tests.fakes import filler
 
-CHUNK_SECONDS = 2.0
+CHUNK_SECONDS = 3.0
 COMMENT_SECONDS, EVENT_SECONDS = 0.2, 0.65
 
 
@@ -37,8 +37,8 @@ def test_a_stream_is_never_silent_also_inside_one_long_chunk() -> None:
     assert max(later - earlier for earlier, later in pairwise(times)) < CHUNK_SECONDS / 2
     everything = b"".join(data for _, data in arrivals)
     before_text, _, _ = everything.partition(b'"content":"d')
-    assert before_text.count(b": reading") >= 4
-    assert before_text.count(b'"delta":{"role":"assistant","content":""}') >= 1 + 2
+    assert before_text.count(b": reading") >= 3
+    assert before_text.count(b'"delta":{"role":"assistant","content":""}') >= 1 + 1
 
 
 def test_a_refusal_that_is_found_before_the_first_byte_has_its_status() -> None:
