@@ -25,7 +25,7 @@ from mlx_backend.file_limit import open_file_limit_kept
 from mlx_backend.grammar import GrammarCompiler, compiler_for
 from mlx_backend.identity import identity
 from mlx_backend.interface import Backend, OutputStream
-from mlx_backend.messages import AnswerForm, Constraint, Grammar, ModelInfo, Prompt
+from mlx_backend.messages import AnswerForm, Constraint, Grammar, ModelInfo, Prompt, Sampling
 from mlx_backend.model_files import (
     check_weights,
     find_folder,
@@ -40,6 +40,7 @@ from mlx_backend.templates import FunctionTemplate, JinjaTemplate, Template
 from mlx_backend.warm_up import warm_up
 
 if TYPE_CHECKING:
+    from mlx_backend.backend import MlxBackend
     from mlx_backend.layers import CacheLayout
 
 _EMBEDDING_NAMES = (
@@ -58,6 +59,28 @@ class _Files:
     config: Mapping[str, Any]
     weights: tuple[Path, ...]
     adapter: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """The model where it computes, and what was found out about it."""
+
+    backend: MlxBackend
+    layout: CacheLayout
+    kv_bits: int | None
+    weight_bytes: int
+    vocabulary_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    """What turns messages into ids, and ids into answers."""
+
+    prompts: MlxPromptEncoder
+    answers: Answers
+    grammars: GrammarCompiler
+    stop_ids: frozenset[int]
+    sampling: Sampling | None
 
 
 @dataclass(frozen=True)
@@ -104,16 +127,33 @@ def load(
     files = _find_files(path_or_repo, adapter)
     if not trust_remote_code:
         refuse_own_code(files.folder, files.config)
-    with open_file_limit_kept():
-        from mlx_backend.backend import MlxBackend
-        from mlx_backend.layers import classify
-        from mlx_backend.memory import DeviceLimits
     model = _load_model(files, trust_remote_code)
     tokenizer = _load_tokenizer(files.folder, trust_remote_code)
+    context = served_context(files.config, tokenizer.model_max_length, context_size)
+    device = _device(files, model, kv_bits, pool_bytes, wire_weights)
+    language = _language(files, tokenizer, device.vocabulary_size, context[0])
+    warm_up(device.backend, device.vocabulary_size)
+    info = _info(name or _name(path_or_repo), files, device, language, context)
+    return MlxModel(info, device.backend, language.prompts, language.answers, language.grammars)
+
+
+def _device(
+    files: _Files, model: Any, kv_bits: int | None, pool_bytes: int | None, wire_weights: bool
+) -> _Device:
+    """Reads the weights."""
+    from mlx_backend.backend import MlxBackend
+    from mlx_backend.layers import classify
+    from mlx_backend.memory import DeviceLimits
+
     layout = classify(model, kv_bits=kv_bits)
     weight_bytes, rows = _sizes(model)
-    context, warnings = served_context(files.config, tokenizer.model_max_length, context_size)
-    prompts = _prompts(tokenizer, rows or _vocabulary_size(files.config), context)
+    vocabulary_size = rows or _vocabulary_size(files.config)
+    backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
+    return _Device(backend, layout, kv_bits, weight_bytes, vocabulary_size)
+
+
+def _language(files: _Files, tokenizer: Any, vocabulary_size: int, context_size: int) -> _Language:
+    prompts = _prompts(tokenizer, vocabulary_size, context_size)
     generation_config = read_json(files.folder / "generation_config.json", optional=True)
     answers = find_answers(
         tokenizer.backend_tokenizer,
@@ -121,33 +161,38 @@ def load(
         shows_tools=prompts.traits is None or prompts.traits.shows_tools,
     )
     listed = listed_ids(files.config, generation_config) | answers.ending_ids
-    backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
-    warm_up(backend, prompts.vocabulary.size)
-    info = ModelInfo(
-        name=name or _name(path_or_repo),
+    stop_ids = _stop_ids(listed, tokenizer, prompts)
+    tokens = prompts.control.tokens
+    grammars = compiler_for(tokenizer.backend_tokenizer, answers.format, tokens, stop_ids)
+    sampling = recommended_sampling(generation_config, prompts.vocabulary.size)
+    return _Language(prompts, answers, grammars, stop_ids, sampling)
+
+
+def _info(
+    name: str,
+    files: _Files,
+    device: _Device,
+    language: _Language,
+    context: tuple[int, tuple[str, ...]],
+) -> ModelInfo:
+    """`context`: its size, and what there is to be warned of."""
+    layout, backend = device.layout, device.backend
+    return ModelInfo(
+        name=name,
         path=str(files.folder),
-        identity=_identity(files, layout, kv_bits),
+        identity=_identity(files, layout, device.kv_bits),
         cache_kind=layout.kind,
         cache_classes=layout.class_names,
-        vocabulary_size=prompts.vocabulary.size,
-        context_size=context,
-        stop_ids=_stop_ids(listed, tokenizer, prompts),
-        weight_bytes=weight_bytes,
+        vocabulary_size=device.vocabulary_size,
+        context_size=context[0],
+        stop_ids=language.stop_ids,
+        weight_bytes=device.weight_bytes,
         span_token_bytes=layout.span_token_bytes,
         checkpoint_bytes=layout.checkpoint_bytes,
         ring_token_bytes=layout.ring_token_bytes,
-        kv_bits=kv_bits,
-        warnings=(*layout.warnings, *backend.warnings, *warnings, *prompts.warnings),
-        default_sampling=recommended_sampling(generation_config, prompts.vocabulary.size),
-    )
-    return MlxModel(
-        info,
-        backend,
-        prompts,
-        answers,
-        compiler_for(
-            tokenizer.backend_tokenizer, answers.format, prompts.control.tokens, info.stop_ids
-        ),
+        kv_bits=device.kv_bits,
+        warnings=(*layout.warnings, *backend.warnings, *context[1], *language.prompts.warnings),
+        default_sampling=language.sampling,
     )
 
 
@@ -155,8 +200,7 @@ def load_prompts(path_or_repo: str) -> MlxPromptEncoder:
     """The model's prompt encoder alone, for whoever counts tokens: no weights are read."""
     folder = find_folder(path_or_repo)
     config = read_config(folder)
-    with open_file_limit_kept():
-        tokenizer = _load_tokenizer(folder)
+    tokenizer = _load_tokenizer(folder)
     return _prompts(tokenizer, _vocabulary_size(config))
 
 
@@ -194,7 +238,8 @@ def _adapter_folder(adapter: str) -> Path:
 
 def _load_model(files: _Files, trust_remote_code: bool) -> Any:
     """The model, its weights still to be read: what contradicts itself is found at once."""
-    from mlx_lm.utils import load_adapters, load_model
+    with open_file_limit_kept():
+        from mlx_lm.utils import load_adapters, load_model
 
     try:
         model, _ = load_model(files.folder, lazy=True, trust_remote_code=trust_remote_code)
@@ -215,8 +260,9 @@ def _why_not_loaded(folder: Path, error: Exception) -> BackendError:
 
 def _load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """mlx-lm's wrapper of the tokenizer, which must be one of the `tokenizers` library."""
-    from mlx_lm.utils import load_tokenizer
-    from transformers.utils import logging
+    with open_file_limit_kept():
+        from mlx_lm.utils import load_tokenizer
+        from transformers.utils import logging
 
     logging.set_verbosity_error()  # it warns of every model_type that is mlx-lm's own
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}

@@ -6,7 +6,7 @@ Every answer carries its request's id, every error is JSON. Plain ASGI throughou
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import formatdate
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daemon.api.admin import Admin, Identity, nothing_known
@@ -64,12 +64,25 @@ def build_app(
     access: Access = Access(),  # noqa: B008  (frozen)
 ) -> ASGIApp:
     """Without `authority` the routes that ask for the daemon's own token are closed. `stop` ends
-    the daemon, once what was asked is answered. `machine` tells how the machine
-    is doing. `access` is who may speak to it at all."""
-    admin = Admin(door, identity, machine)
+    the daemon, once what was asked is answered. `machine` tells how the machine is doing. `access`
+    is who may speak to it at all."""
+    routed = Starlette(
+        routes=_routes(door, Admin(door, identity, machine), stop),
+        exception_handlers={
+            DaemonError: _on_error,
+            HTTPException: _on_http_exception,
+            Exception: _on_unexpected,
+        },
+    )
+    routed.router.redirect_slashes = False
+    install(routed, authority)
+    return RequestIds(_guarded(NoWebSocket(routed), identity.port, access, authority), new_id)
+
+
+def _routes(door: Door, admin: Admin, stop: Callable[[], None]) -> Sequence[BaseRoute]:
     kept = ResponseStore()
     dialects = (*DIALECTS, OpenAIResponses(kept))
-    routes = [
+    return [
         *(Route(each.path, Endpoint(each, door), methods=["POST"]) for each in dialects),
         *(Route(each.path, TokenCount(each, door), methods=["POST"]) for each in COUNTING),
         Route("/v1/models", admin.models),
@@ -86,17 +99,6 @@ def build_app(
         Route("/", admin.root),
         Route("/api/hello", admin.root),
     ]
-    routed = Starlette(
-        routes=routes,
-        exception_handlers={
-            DaemonError: _on_error,
-            HTTPException: _on_http_exception,
-            Exception: _on_unexpected,
-        },
-    )
-    routed.router.redirect_slashes = False
-    install(routed, authority)
-    return RequestIds(_guarded(NoWebSocket(routed), identity.port, access, authority), new_id)
 
 
 def _guarded(app: ASGIApp, port: int, access: Access, authority: Authority | None) -> ASGIApp:
