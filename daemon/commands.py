@@ -56,7 +56,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Nobody uses some model any more: it can make room, and its time begins to run."""
+    """Some model has a user less: where none is left it can make room, and its time begins."""
 
 
 @dataclass(frozen=True, slots=True)

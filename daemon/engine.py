@@ -129,8 +129,8 @@ class Engine:
             else:
                 yield found.model
         finally:
-            if self._leases.give_back(wanted.key, self._clock()):
-                self._worker.commands.put(Released())
+            self._leases.give_back(wanted.key, self._clock())
+            self._worker.commands.put(Released())  # others may only wait for it
 
     async def _loaded(self, source: ModelSource, wait_seconds: float) -> LoadedModel:
         if self._is_closing:

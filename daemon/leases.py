@@ -20,11 +20,9 @@ class Leases:
     def take(self, key: str) -> None:
         self._counts[key] = self._counts.get(key, 0) + 1
 
-    def give_back(self, key: str, now: float) -> bool:
-        """Whether nobody uses it any more, since `now`."""
+    def give_back(self, key: str, now: float) -> None:
         self._released[key] = now
         self._counts[key] -= 1
-        return self._counts[key] == 0
 
     def count(self, key: str) -> int:
         return self._counts.get(key, 0)

@@ -179,7 +179,7 @@ def test_a_model_in_steady_use_makes_way_for_one_that_has_waited_for_long() -> N
             await late
             assert shelf.loads == ["first", "second", "first"]
 
-    run(scenario())
+    run(scenario(), hang_seconds=FAIR_SECONDS / 2)  # it is told, and does not look by itself
 
 
 def test_weights_go_when_they_were_idle_for_long_and_what_was_read_stays() -> None:
