@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -70,11 +71,14 @@ class Catalog:
         self._shelved = tuple(models)
 
     async def find(self, asked: str | None, statuses: Sequence[ModelStatus] = ()) -> LocalModel:
-        """The model of an id. Looks again on the disk before it raises NotFound."""
-        try:
-            return self.resolve(asked, statuses)
-        except NotFound:
-            await self.refresh()
+        """The model of an id. Looks again on the disk before it raises NotFound, and before a model
+        is loaded: it may be gone by now."""
+        with suppress(NotFound):
+            found = self.resolve(asked, statuses)
+            ready = {status.key for status in statuses if status.state == "ready"}
+            if found.key in ready | {self.default.key}:
+                return found
+        await self.refresh()
         return self.resolve(asked, statuses)
 
     async def adopt(self, asked: str, statuses: Sequence[ModelStatus] = ()) -> LocalModel:

@@ -124,12 +124,13 @@ def test_a_model_that_came_to_the_disk_meanwhile_is_found_by_looking_again() -> 
     made = Catalog(TINY, source, disk)
     disk.here.append(QWEN)
     assert asyncio.run(made.find("Qwen3-4B-4bit")) is QWEN
-    assert asyncio.run(made.find("Qwen3-4B-4bit")) is QWEN
-    assert disk.looks == 1
     disk.here.clear()
-    asyncio.run(made.refresh())
+    loaded = ModelStatus("ready", key=QWEN.key)
+    assert asyncio.run(made.find("Qwen3-4B-4bit", [loaded])) is QWEN
+    assert asyncio.run(made.find("default")) is TINY
+    assert disk.looks == 1  # what is loaded, and the default, are not looked for every time
     with pytest.raises(NotFound):
-        made.resolve("Qwen3-4B-4bit")
+        asyncio.run(made.find("Qwen3-4B-4bit"))
 
 
 def test_another_default_answers_for_vendors_names_and_the_former_stays_known() -> None:

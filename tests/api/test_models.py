@@ -236,6 +236,21 @@ def test_a_model_that_is_damaged_fails_who_asked_for_it_and_nobody_else() -> Non
     run(scenario())
 
 
+def test_a_model_that_was_deleted_meanwhile_is_not_found() -> None:
+    async def scenario() -> None:
+        async with house() as at:
+            await at.chat("second")
+            del at.here["second"]
+            await at.chat("second")  # what is loaded needs its files no more
+            await at.chat("first")
+            answer = await at.ask("POST", "/v1/chat/completions", json=body(model="second"))
+            assert answer.status_code == 404
+            assert "Known: `first`, `third`" in answer.json()["error"]["message"]
+            assert at.loads == ["first", "second", "first"]
+
+    run(scenario())
+
+
 def test_a_model_whose_files_changed_meanwhile_shares_nothing_with_what_it_was() -> None:
     async def scenario() -> None:
         async with house(max_loaded=2) as at:
