@@ -12,6 +12,7 @@ from daemon.errors import ContextOverflow, ModelUnavailable, Overloaded
 from daemon.generation import Failed, FinishReason
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
+    HANG_SECONDS,
     Bench,
     collect,
     every_kind,
@@ -160,13 +161,13 @@ def test_the_last_fifty_requests_are_remembered() -> None:
     run(scenario())
 
 
-def test_closing_lets_what_runs_end_within_the_grace() -> None:
+def test_closing_lets_what_runs_end_within_the_grace_and_ends_with_it() -> None:
     async def scenario() -> None:
         async with running() as bench:
             bench.steps.allow(5)
             generation = bench.submit(words(50, 1))
             await bench.steps.standing()
-            closing = asyncio.ensure_future(bench.engine.close(grace_seconds=10))
+            closing = asyncio.ensure_future(bench.engine.close(grace_seconds=10 * HANG_SECONDS))
             await asyncio.sleep(0)
             expect_unavailable(bench)
             bench.steps.free()
