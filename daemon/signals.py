@@ -20,5 +20,13 @@ def exit_when_told() -> None:
         signal.signal(number, _exit)
 
 
+def ignore_from_now_on() -> None:
+    """The end has its exit code, if `exit_when_told` watched until here: the interpreter takes
+    handlers away a while before it is gone, and what comes then would be a crash after all."""
+    if signal.getsignal(signal.SIGTERM) is _exit:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(EXIT_OK)

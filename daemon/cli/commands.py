@@ -11,6 +11,7 @@ from daemon.cli.exits import ExitCode
 from daemon.cli.output import complain
 from daemon.errors import CommandFailed, ConfigurationError, NotAnswering, NotRunning, Refused
 from daemon.settings import require_home
+from daemon.signals import ignore_from_now_on
 from launchd.errors import ServiceError
 from mlx_backend.errors import BackendError
 
@@ -64,6 +65,8 @@ def main() -> None:
     except (BackendError, CommandFailed, ServiceError) as error:
         complain(str(error))
         sys.exit(code_for(error))
+    finally:
+        ignore_from_now_on()
 
 
 def code_for(error: Exception) -> ExitCode:

@@ -117,6 +117,27 @@ def test_a_stop_in_the_first_second_is_clean(
     assert "Traceback" not in said
 
 
+TOLD_AT_THE_VERY_END = """
+import os, signal, sys
+sys.argv = ["mlxd", "serve", "--port", sys.argv[1]]
+
+class Last:
+    def __del__(self, kill=os.kill, own=os.getpid(), number=signal.SIGTERM):
+        kill(own, number)
+
+last = Last()
+from daemon.cli import main
+main()
+"""
+
+
+def test_a_stop_while_the_interpreter_goes_away_changes_no_exit_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TOLD_AT_THE_VERY_END, str(free_port())]
+    where = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=where, capture_output=True, timeout=BOUND_SECONDS)
+    assert ended.returncode == 78, ended.stderr
+
+
 def bare(home: Path | None) -> dict[str, str]:
     """launchd's environment, or less."""
     found = {"PATH": "/usr/bin:/bin"}
