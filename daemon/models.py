@@ -172,7 +172,13 @@ def remove(model: LocalModel) -> None:
 
 
 def memory_for_models() -> int:
-    """Bytes that weights and trees together may take on this machine."""
+    """Bytes that weights and trees together may take on this machine.
+
+    The first of a daemon's questions to mlx, so the BLAS has to be chosen here already.
+    """
+    from mlx_backend.blas import prefer_openblas
+
+    prefer_openblas()
     from mlx_backend.memory import residency_bytes, this_machine
 
     return residency_bytes(this_machine())
