@@ -132,9 +132,7 @@ class Residents:
             )
 
     def expire(self, now: float) -> None:
-        """Forget sessions, and unload models, that have been idle for too long."""
-        for resident in self:
-            resident.sessions.expire(now)
+        """Unload models that have been idle for too long."""
         for resident in self.loaded:
             if self._keep_alive_end(resident) <= now:
                 log.info("%s was idle for long and is unloaded", resident.status.name)

@@ -104,14 +104,22 @@ class Worker:
 
     def _obey_commands(self) -> bool:
         """Carry out what was asked. True when there is work to do, False when told to close."""
-        self._residents.expire(self._clock())
+        self._expire()
         while (command := self._next_command()) is not None:
-            self._residents.expire(self._clock())
+            self._expire()
             if isinstance(command, Close):
                 return False
             self._obey(command)
         self._residents.settle_wants()
         return True
+
+    def _expire(self) -> None:
+        """Forget sessions, and unload models, that have been idle for too long."""
+        now = self._clock()
+        for resident in self._residents:
+            with self._contained(resident):
+                resident.sessions.expire(now)
+        self._residents.expire(now)
 
     def _obey(self, command: Command) -> None:
         match command:
@@ -146,7 +154,7 @@ class Worker:
             assert resident.model is not None
             resident.model.backend.trim_pool()
         while True:
-            self._residents.expire(self._clock())
+            self._expire()
             self._residents.settle_wants()
             self._tell(True)
             pause, nap = self._residents.reload_pause(), self._nap()

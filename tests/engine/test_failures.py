@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from mlx_backend.errors import ModelDamaged, ModelNotFound
 from mlx_backend.interface import LoadedModel
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
+    Clock,
     collect,
     every_caching_kind,
     every_kind,
@@ -212,5 +214,28 @@ def test_a_prompt_is_read_on_after_another_failed_between_its_chunks() -> None:
             failure(await collect(short))
             answer = await collect(long)
             assert answer.tokens == bench.cold(words(2001, 1))
+
+    run(scenario())
+
+
+class LetsGoBadly(PrefixCache):
+    """A tree that breaks when a session's time is over."""
+
+    def let_go(self, holder: str, why: Any) -> None:
+        raise RuntimeError("the tree is broken")
+
+
+def test_a_tree_that_breaks_as_a_session_expires_is_made_anew_with_its_model() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with running(
+            clock=clock, cache_class=LetsGoBadly, session_idle_seconds=10.0
+        ) as bench:
+            await bench.run(words(100, 1), session="old")
+            clock.now += 11
+            await collect(bench.submit(words(100, 2)))
+            await bench.ready()
+            assert len(bench.models) == 2
+            assert (await bench.run(words(100, 2))).reason is FinishReason.STOP
 
     run(scenario())
