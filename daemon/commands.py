@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from daemon.budget import Budget
 from daemon.deliveries import Generation
+from daemon.disk_cache.jobs import Result
 from daemon.inspection import Question
 from daemon.records import Record
 from daemon.replies import Reply
@@ -68,11 +69,18 @@ class Unload:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskDone:
+    """One of the disk's threads has done a job."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End every request, close the backends, end the thread."""
 
 
-Command: TypeAlias = Start | Cancel | Ask | Want | Forget | Released | Unload | Close
+Command: TypeAlias = Start | Cancel | Ask | Want | Forget | Released | Unload | DiskDone | Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from daemon.commands import (
     Available,
     Cancel,
     Close,
+    DiskDone,
     Forget,
     Published,
     Released,
@@ -32,6 +33,9 @@ from daemon.commands import (
     Want,
 )
 from daemon.deliveries import Generation, Outbox
+from daemon.disk_cache.jobs import JobQueue, Result
+from daemon.disk_cache.labor import work
+from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
 from daemon.errors import (
     ContextOverflow,
@@ -88,6 +92,8 @@ class Engine:
         self._published = Published(EngineStatus(ModelStatus("loading")))
         self._refused: Counter[str] = Counter()
         self._is_closing = False
+        self._disk = options.disk
+        self._writer, self._reader = JobQueue(), JobQueue()
         self._worker = Worker(
             self._first,
             make_cache,
@@ -97,12 +103,20 @@ class Engine:
             Outbox(self._live.receive),
             self._publish,
             clock,
+            None if self._disk is None else DiskTier(self._disk, self._writer, self._reader, clock),
         )
         self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which loads the model; returns at once."""
         self._thread.start()
+        if self._disk is not None:
+            for name, jobs in (("mlxd-writer", self._writer), ("mlxd-reader", self._reader)):
+                work_there = partial(work, self._disk.folder, jobs, self._hear_disk)
+                threading.Thread(target=work_there, name=name, daemon=True).start()
+
+    def _hear_disk(self, result: Result) -> None:
+        self._worker.commands.put(DiskDone(result))
 
     def model(self, key: str = "") -> LoadedModel:
         """A loaded model, for its encoder and its output streams, from any thread.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from daemon.disk_tier import DiskOptions
 from daemon.inference import ReadingPolicy
 from daemon.prefix_cache.checkpoints import PromptEnd
 from daemon.prefix_cache.policies import (
@@ -22,7 +23,7 @@ from daemon.sessions import Sessions
 class EngineOptions:
     """`max_queued` requests may wait beside the `max_concurrent` that run. `checkpoint_offsets`
     replaces the two options before it. `reload_pauses`: seconds before a model that broke is
-    loaded again, each time that it broke."""
+    loaded again, each time that it broke. `disk`: None keeps what was read in memory only."""
 
     chunk_tokens: int = 2048
     max_concurrent: int = 8
@@ -34,6 +35,7 @@ class EngineOptions:
     session_idle_seconds: float = 3600.0
     residency: ResidencyLimits = ResidencyLimits()  # noqa: RUF009  (frozen)
     reload_pauses: Sequence[float] = RELOAD_PAUSES
+    disk: DiskOptions | None = None
 
     @property
     def reading(self) -> ReadingPolicy:

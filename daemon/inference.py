@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from daemon.archive import Archive
 from daemon.budget import Budget
 from daemon.chunk_pace import ChunkPace
 from daemon.commits import Commits
@@ -69,6 +70,7 @@ class Inference:
         outbox: Outbox,
         announce: Callable[[], None],
         clock: Callable[[], float],
+        archive: Archive | None = None,
     ) -> None:
         kind = model.info.cache_kind
         self.turns: list[Turn] = []
@@ -82,6 +84,7 @@ class Inference:
         self._records = records
         self._clock = clock
         self._announce = announce
+        self._archive = archive
         self._commits = Commits(model.backend, cache, kind, self._on_stored)
         self.rows = Rows(self.turns, model.backend, cache, budget)
         can_cut = kind is CacheKind.SLICEABLE

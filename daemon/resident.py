@@ -13,9 +13,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from daemon.archive import Archive
 from daemon.budget import Budget
 from daemon.commands import Cancel, Start
 from daemon.deliveries import Outbox
+from daemon.disk_tier import DiskTier
 from daemon.errors import ModelUnavailable
 from daemon.generation import Failed, Usage
 from daemon.inference import Inference, ReadingPolicy
@@ -49,6 +51,7 @@ class Workshop:
     tell: Callable[[bool], None]
     clock: Callable[[], float]
     reload_pauses: Sequence[float] = RELOAD_PAUSES
+    disk: DiskTier | None = None
 
 
 class Resident:
@@ -60,6 +63,7 @@ class Resident:
         self.model: LoadedModel | None = None
         self.inference: Inference | None = None
         self.cache: PrefixCache | None = None
+        self.archive: Archive | None = None
         self.sessions = workshop.make_sessions()
         self.used = workshop.clock()
         self._shop = workshop
@@ -152,6 +156,9 @@ class Resident:
             self.cache = shop.make_cache(info)
             self._identity = info.identity
             self.sessions.attach(self.cache)
+        if shop.disk is not None:
+            self.archive = Archive(shop.disk, info.identity, info.cache_kind)
+            self.cache.watch(self.archive.save)
         self._alone = shop.make_budget(info)
         self.inference = Inference(
             model,
@@ -163,6 +170,7 @@ class Resident:
             shop.outbox,
             lambda: shop.tell(True),
             shop.clock,
+            self.archive,
         )
         self.model = model
         self.status = replace(model_status(info), key=self.source.key)

@@ -22,6 +22,7 @@ from daemon.commands import (
     Cancel,
     Close,
     Command,
+    DiskDone,
     Forget,
     Published,
     Released,
@@ -30,6 +31,7 @@ from daemon.commands import (
     Want,
 )
 from daemon.deliveries import Outbox
+from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
 from daemon.errors import DaemonError
 from daemon.inspection import Question
@@ -39,7 +41,7 @@ from daemon.records import Record, Records, memory_status, record_of, request_st
 from daemon.resident import Resident, Workshop, unavailable
 from daemon.residents import Residents
 from daemon.sources import ModelSource
-from daemon.status import EngineStatus, combined
+from daemon.status import DiskStatus, EngineStatus, combined
 from mlx_backend.messages import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -62,11 +64,13 @@ class Worker:
         outbox: Outbox,
         publish: Callable[[Published], None],
         clock: Callable[[], float],
+        disk: DiskTier | None = None,
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._outbox = outbox
         self._publish = publish
         self._clock = clock
+        self._disk = disk
         self._records = Records()
         workshop = Workshop(
             make_cache,
@@ -78,6 +82,7 @@ class Worker:
             self._tell,
             clock,
             options.reload_pauses,
+            disk,
         )
         self._residents = Residents(first, workshop, leases, options.residency)
         self._published_at = float("-inf")
@@ -85,6 +90,8 @@ class Worker:
 
     def run(self) -> None:
         """The thread's whole life; only `Close` ends it."""
+        if self._disk is not None:
+            self._disk.start()
         self._residents.load_first()
         while self._obey_commands():
             for resident in self._residents.busy:
@@ -137,6 +144,9 @@ class Worker:
                 self._residents.forget(want)
             case Unload():
                 self._unload(command)
+            case DiskDone(result):
+                assert self._disk is not None
+                self._disk.hear(result)
             case Released() | Close():
                 pass
 
@@ -244,4 +254,5 @@ class Worker:
             sessions=tuple(
                 status for each in residents for status in each.sessions.statuses(now, max_age)
             ),
+            disk=DiskStatus() if self._disk is None else self._disk.status(),
         )

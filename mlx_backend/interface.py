@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from mlx_backend.host_arrays import HostArray
 from mlx_backend.messages import (
     NO_EFFORT,
     AnswerForm,
@@ -55,6 +56,12 @@ class Span(Protocol):
     def block_lengths(self) -> tuple[int, ...]:
         """Tokens of each storage block in order; a cut at a block's edge copies nothing."""
 
+    def host_arrays(self, start: int, stop: int) -> tuple[HostArray, ...]:
+        """The tokens [start, stop) of this span as the host's memory, 0 ≤ start < stop ≤ length.
+
+        Nothing is copied. () where a model keeps nothing per token. The backend may be closed.
+        """
+
 
 class Checkpoint(Protocol):
     """State of the layers that cannot be cut, after exactly `length` tokens: immutable."""
@@ -67,6 +74,12 @@ class Checkpoint(Protocol):
 
     @property
     def array_count(self) -> int: ...
+
+    def described(self) -> str:
+        """What `Backend.import_checkpoint` has to know beside the arrays: a short JSON text."""
+
+    def host_arrays(self) -> tuple[HostArray, ...]:
+        """All of its state as the host's memory; nothing is copied. The backend may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,17 @@ class Backend(Protocol):
 
     def capture_checkpoint(self, row: Row) -> Checkpoint:
         """Copy the state of the layers that cannot be cut, as it is after `row.length` tokens."""
+
+    def import_span(self, arrays: Sequence[HostArray], start: int, stop: int) -> Span:
+        """Tokens [start, stop) of what a span's `host_arrays` gave, as a span, in every bit.
+
+        Copies what it keeps. Raises RestoreFailed where this model's layers are others.
+        """
+
+    def import_checkpoint(
+        self, length: int, described: str, arrays: Sequence[HostArray]
+    ) -> Checkpoint:
+        """The checkpoint after `length` tokens that gave these. Copies. Raises RestoreFailed."""
 
     def growth_bytes(self, row: Row, room: int) -> int:
         """What `grow_row` would add; rows that share a batch have the same room ahead of them."""

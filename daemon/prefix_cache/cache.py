@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.eviction import Shrink
 from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes, path_tokens
+from daemon.prefix_cache.kept import Kept
 from daemon.prefix_cache.limits import Limits
 from daemon.prefix_cache.matching import Match, Reason, restorable
 from daemon.prefix_cache.nodes import Mark, Node, Place
@@ -68,6 +69,13 @@ class PrefixCache:
         self._store = Store(self._tree, kind, self._limits, self._tombstones, minimum_gap)
         self._counts = Counts()
         self._pinned: set[Node] = set()
+
+    def watch(self, on_leaving: Callable[[Kept], object]) -> None:
+        """Show every state to `on_leaving` before it is lost to a limit, or to idleness."""
+
+    def states(self) -> list[Kept]:
+        """All that is kept, the most recently used first; what others stand on is in theirs."""
+        return []
 
     def peek(self, tokens: TokenIds) -> int:
         """How many tokens a match would restore now; pins and touches nothing."""

@@ -1,0 +1,1 @@
+"""What was read, as files: their format, their folder, their index. No array library here."""

@@ -1,0 +1,188 @@
+"""What the engine's thread asks of the two disk threads, and what comes back.
+
+Each thread takes its jobs in order: the writer writes and deletes, the reader reads, so that a
+read never waits behind a write. A job's arrays belong to the engine's thread: whoever has worked
+on a job lets go of it before its result is posted. Frozen throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from daemon.disk_cache.files import Content, StoredFile
+from daemon.replies import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file by its folder's listing alone. `used_at` is its time of last use, in seconds of the
+    Unix epoch: to be compared with others of its like only."""
+
+    identity: str
+    name: str
+    nbytes: int
+    used_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Writer: remove what nobody can use (temporary files, other versions), list all the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """`files` of all models, the longest unused first. `written_today` by all runs of this day."""
+
+    files: tuple[FoundFile, ...]
+    removed: int
+    free_bytes: int
+    total_bytes: int
+    written_today: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Reader: read the descriptions of one model's files, without their arrays."""
+
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """`files` are good as far as that tells, parents before what stands on them, with `used_at`
+    of each; `bad` were deleted."""
+
+    identity: str
+    files: tuple[tuple[StoredFile, float], ...]
+    bad: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """Writer: write one file, unless that would leave less than `floor_bytes` of the disk free."""
+
+    file: StoredFile
+    content: Content
+    floor_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """`file` is the job's own. `nbytes` were written, 0 if it was there already."""
+
+    file: StoredFile
+    nbytes: int
+    seconds: float
+    free_bytes: int
+    written_today: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteFailed:
+    """Nothing is left of it. `is_full`: for want of room on the disk."""
+
+    file: StoredFile
+    why: str
+    is_full: bool
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """Reader: read one file into `buffer`, or a larger one, and verify it."""
+
+    ticket: int
+    file: StoredFile
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadDone:
+    """`content` lies in `buffer`, which may be used again once its arrays were imported."""
+
+    ticket: int
+    file: StoredFile
+    content: Content
+    buffer: bytearray
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadFailed:
+    """The file is gone, unreadable or wrong; it was deleted. `is_gone`: it was not there."""
+
+    ticket: int
+    file: StoredFile
+    why: str
+    is_gone: bool
+    buffer: bytearray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delete:
+    """Writer: delete files, by (identity, name)."""
+
+    files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deleted:
+    files: tuple[tuple[str, str], ...]
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touch:
+    """Writer: note on the files themselves that they were used just now, the first one last."""
+
+    files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Check:
+    """Reader: read and verify every file; what is wrong is deleted. Answers a `DiskCheck` to
+    `reply`, and a `Checked` to the engine's thread."""
+
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checked:
+    """`lost`: files that were deleted, by (identity, name)."""
+
+    lost: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stop:
+    """Either thread: end."""
+
+
+WriterJob: TypeAlias = Sweep | Write | Delete | Touch | Stop
+ReaderJob: TypeAlias = Scan | Read | Check | Stop
+Result: TypeAlias = (
+    Swept | Scanned | Written | WriteFailed | ReadDone | ReadFailed | Deleted | Checked
+)
+
+
+class JobQueue:
+    """Jobs for one thread, in order, from any thread. Once halted it has but one more: to stop."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[WriterJob | ReaderJob] = SimpleQueue()
+        self._is_halted = False
+
+    def put(self, job: WriterJob | ReaderJob) -> None:
+        self._jobs.put(job)
+
+    def halt(self) -> None:
+        """Let the thread end with the job that it is in; what waits is dropped with the queue."""
+        self._is_halted = True
+        self._jobs.put(Stop())
+
+    def get(self) -> WriterJob | ReaderJob:
+        job = self._jobs.get()
+        return Stop() if self._is_halted else job
