@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlx_backend.errors import (
     ConstraintRejected,
@@ -25,6 +26,7 @@ from mlx_backend.errors import (
     StateMismatch,
     StepFailed,
 )
+from mlx_backend.host_arrays import HostArray
 from mlx_backend.interface import (
     Counters,
     OutputStream,
@@ -117,8 +119,35 @@ class FakeSpan:
             return self._with([*self.blocks, *after.blocks])
         return self._with([*self.blocks[:-1], seam, *after.blocks[1:]])
 
+    def host_arrays(self, start: int, stop: int) -> tuple[HostArray, ...]:
+        """Each token's `token_bytes` bytes begin with its id."""
+        assert 0 <= start < stop <= self.length
+        if not self.token_bytes:
+            return ()
+        parts, first = [], 0
+        for block in self.blocks:
+            ids = block[max(0, start - first) : max(0, stop - first)]
+            if ids:
+                parts.append(bytes_of(ids, self.token_bytes))
+            first += len(block)
+        return (HostArray("U8", tuple(parts)),)
+
     def _with(self, blocks: list[tuple[int, ...]]) -> FakeSpan:
         return FakeSpan(tuple(blocks), self.block_tokens, self.token_bytes)
+
+
+def bytes_of(tokens: Sequence[int], token_bytes: int) -> NDArray[np.uint8]:
+    """(1, 1, tokens, token_bytes), with as much of each id as there is room for."""
+    ids = np.asarray(tokens, dtype="<i4").view(np.uint8).reshape(1, 1, -1, 4)
+    state = np.zeros((1, 1, len(tokens), token_bytes), dtype=np.uint8)
+    state[..., :4] = ids[..., :token_bytes]
+    return state
+
+
+def tokens_of(state: NDArray[np.uint8]) -> list[int]:
+    """Inverse of `bytes_of`, where there were four bytes of each."""
+    ids = np.ascontiguousarray(state[0, 0, :, :4]).view("<i4")
+    return [int(token) for token in ids.ravel()]
 
 
 @dataclass(frozen=True)
@@ -132,6 +161,13 @@ class FakeCheckpoint:
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+    def described(self) -> str:
+        return json.dumps({"nbytes": self.nbytes})
+
+    def host_arrays(self) -> tuple[HostArray, ...]:
+        """The token ids, whatever `nbytes` says."""
+        return (HostArray("I32", (np.asarray(self.tokens, dtype="<i4"),)),)
 
 
 def hashed_reply(state: Sequence[int], index: int) -> int:
@@ -178,6 +214,7 @@ class Faults:
     steps: int = 0
     rows: int = 0
     captures: int = 0
+    imports: int = 0
     growths: int = 0
     steps_before: int = 0
     reads_before: int = 0
@@ -310,6 +347,34 @@ class ScriptedBackend:
         self.log.append(("capture_checkpoint", row.length))
         self.counters.bytes_captured += self.script.checkpoint_bytes
         return FakeCheckpoint(tuple(row.state), self.script.checkpoint_bytes)
+
+    def import_span(self, arrays: Sequence[HostArray], start: int, stop: int) -> FakeSpan:
+        self._enter()
+        script = self.script
+        if script.faults.take("imports"):
+            raise RestoreFailed("the script says so")
+        self.log.append(("import_span", start, stop))
+        assert script.span_token_bytes >= 4, "too few bytes to tell one token from another"
+        if [array.dtype for array in arrays] != ["U8"]:
+            raise RestoreFailed("a span of another model")
+        if arrays[0].shape[3] != script.span_token_bytes or arrays[0].shape[2] < stop:
+            raise RestoreFailed(f"a span of {arrays[0].shape}")
+        tokens = tokens_of(arrays[0].joined()[:, :, start:stop])
+        return FakeSpan.of(tokens, script.block_tokens, script.span_token_bytes)
+
+    def import_checkpoint(
+        self, length: int, described: str, arrays: Sequence[HostArray]
+    ) -> FakeCheckpoint:
+        self._enter()
+        if self.script.faults.take("imports"):
+            raise RestoreFailed("the script says so")
+        self.log.append(("import_checkpoint", length))
+        if self.kind is not CacheKind.CHECKPOINTED or [a.dtype for a in arrays] != ["I32"]:
+            raise RestoreFailed("a checkpoint of another model")
+        tokens = tuple(int(token) for token in arrays[0].joined())
+        if len(tokens) != length:
+            raise RestoreFailed(f"a checkpoint after {len(tokens)} tokens, not {length}")
+        return FakeCheckpoint(tokens, json.loads(described)["nbytes"])
 
     def growth_bytes(self, row: FakeRow, room: int) -> int:
         self._enter(row)
