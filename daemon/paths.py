@@ -24,6 +24,12 @@ def demo_model_folder() -> Path:
     return models_folder() / "SmolLM2-135M-Instruct"
 
 
+def disk_cache_folder() -> Path:
+    """What models have read, so that it outlives the daemon: token ids and state, a folder for
+    each model."""
+    return cache_folder() / "read"
+
+
 def token_file() -> Path:
     """The daemon's own token, which nobody but this account can read."""
     return _DIRECTORIES.user_state_path / "private" / "token"

@@ -29,6 +29,8 @@ from daemon.api.sse import KeepAlive
 from daemon.api_key import find_key
 from daemon.budget import Budget
 from daemon.catalog import Catalog
+from daemon.disk_cache.limits import DiskLimits
+from daemon.disk_tier import DiskOptions
 from daemon.engine import Engine
 from daemon.engine_options import EngineOptions
 from daemon.errors import ConfigurationError
@@ -82,13 +84,15 @@ def serve(
     load: Load | None = None,
     keep_alive: KeepAlive = KeepAlive(),  # noqa: B008  (frozen)
     token_file: Path | None = None,
+    disk_folder: Path | None = None,
     starts: Starts | None = None,
     edges: Edges = Edges(),  # noqa: B008  (frozen)
 ) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. `load` stands in for loading with mlx.
 
-    `token_file` keeps the daemon's own token; without one no client has it. `starts` remembers how
-    the last starts went: after too many crashes the model is left out. `edges` are the machine's.
+    `token_file` keeps the daemon's own token; without one no client has it. `disk_folder` is where
+    what was read outlives this run; without one it does not. `starts` remembers how the last starts
+    went: after too many crashes the model is left out. `edges` are the machine's.
 
     Raises ConfigurationError for a port, a model or a policy that cannot work.
     """
@@ -104,7 +108,8 @@ def serve(
         ended = starts.ended if starts is not None else _nothing
         held = crash_words(crashes)
         guards = _Guards(access, authority)
-        run = _Run(settings, models, keep_alive, guards, policy, Machine(edges), ended, held)
+        disk = _disk_options(settings, disk_folder)
+        run = _Run(settings, models, keep_alive, guards, policy, disk, Machine(edges), ended, held)
         asyncio.run(run.until_stopped(sockets))
     ended()
     if run.left_a_thread:
@@ -144,6 +149,7 @@ class _Run:
         keep_alive: KeepAlive,
         guards: _Guards,
         policy: OffsetsFunction | None,
+        disk: DiskOptions | None,
         machine: Machine,
         ended: Callable[[], None],
         held: str = "",
@@ -153,6 +159,7 @@ class _Run:
         self._keep_alive = keep_alive
         self._guards = guards
         self._policy = policy
+        self._disk = disk
         self._machine = machine
         self._ended = ended
         self._held = held
@@ -248,6 +255,7 @@ class _Run:
                 self._models.memory_bytes,
                 self._held,
             ),
+            disk=self._disk,
         )
 
     def _load_or_stop(self) -> LoadedModel:
@@ -297,6 +305,19 @@ class _Run:
         if limit is None:
             return Budget.of_model(info, default_memory_bytes(info), chunk_tokens)
         return replace(Budget.of_model(info, limit, chunk_tokens), is_fixed=True)
+
+
+def _disk_options(settings: Settings, folder: Path | None) -> DiskOptions | None:
+    """None keeps what was read in memory only."""
+    if folder is None or settings.disk_cache_bytes == 0:
+        return None
+    limits = DiskLimits(
+        settings.disk_cache_bytes,
+        settings.disk_cache_free_bytes,
+        settings.disk_cache_write_bytes_per_day,
+    )
+    idle_seconds, save_seconds = settings.disk_cache_idle_seconds, settings.shutdown_save_seconds
+    return DiskOptions(folder, limits, idle_seconds, save_seconds)
 
 
 def _access(settings: Settings) -> Access:

@@ -14,7 +14,7 @@ import hashlib
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from typing import Any
 from daemon import contradictions
 from daemon.config_file import ConfigFile, read
 from daemon.errors import ConfigurationError
+from daemon.setting_rows import Setting, row, settings_in
 from daemon.written_values import (
     SECONDS_PER_YEAR,
-    Parser,
     absolute_path,
     address,
     alias_list,
@@ -48,12 +48,6 @@ class Origin(StrEnum):
     FILE = "file"
     ENVIRONMENT = "environment"
     FLAG = "flag"
-
-
-def row(parse: Parser, values: str, help: str, default: Any = None, unset: str = "") -> Any:
-    """One line of the table. `unset` says what happens without a value, where default is None."""
-    metadata = {"parse": parse, "values": values, "help": help, "unset": unset}
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +118,37 @@ class Settings:
     prefix_cache_bytes: int | None = row(
         byte_size, "SIZE", "Memory for snapshots, such as 2GB", unset="a share of memory"
     )
+    disk_cache_bytes: int | None = row(
+        byte_size,
+        "SIZE",
+        "Disk for what was read, which outlives the daemon; 0 keeps it in memory only",
+        unset="a share of the free disk",
+    )
+    disk_cache_folder: str | None = row(
+        or_none(absolute_path),
+        "PATH",
+        "The folder for that, of this daemon alone",
+        unset="in mlxd's cache folder",
+    )
+    disk_cache_free_bytes: int | None = row(
+        byte_size,
+        "SIZE",
+        "Disk that it leaves free for others in any case",
+        unset="a share of the disk",
+    )
+    disk_cache_write_bytes_per_day: int | None = row(
+        or_none(byte_size),
+        "SIZE",
+        "What it writes in a day at most, to spare the SSD; none for no limit",
+        50 * 10**9,
+        is_size=True,
+    )
+    disk_cache_idle_seconds: int = row(
+        whole_number(1, SECONDS_PER_YEAR),
+        "SECONDS",
+        "How long a model has no request before what it read is written",
+        30,
+    )
     memory_bytes: int | None = row(
         byte_size,
         "SIZE",
@@ -181,7 +206,10 @@ class Settings:
     shutdown_grace_seconds: int = row(
         whole_number(0, 50), "SECONDS", "How long running requests may go on after a stop", 5
     )
-    max_body_bytes: int = row(byte_size, "SIZE", "Largest request body", 32 * 2**20)
+    shutdown_save_seconds: int = row(
+        whole_number(0, 60), "SECONDS", "How long writing to the disk may take after that", 10
+    )
+    max_body_bytes: int = row(byte_size, "SIZE", "Largest request body", 32 * 2**20, is_size=True)
     vendor_telemetry: str = row(
         one_of("cut", "keep"),
         "cut|keep",
@@ -225,35 +253,7 @@ class Settings:
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A row of the table, as the command line and the README show it."""
-
-    name: str
-    default: Any
-    parse: Parser
-    values: str
-    help: str
-    unset: str
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def environment_name(self) -> str:
-        return "MLXD_" + self.name.upper()
-
-    @property
-    def shown_default(self) -> str:
-        if self.default is None:
-            return self.unset
-        if self.parse is byte_size and self.default % 2**20 == 0:
-            return f"{self.default // 2**20}MiB"
-        return str(self.default)
-
-
-TABLE = tuple(Setting(each.name, each.default, **each.metadata) for each in fields(Settings))
+TABLE = settings_in(Settings)
 
 
 @dataclass(frozen=True, slots=True)

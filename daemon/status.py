@@ -1,15 +1,19 @@
 """What the daemon says of itself: one type for people, for `--json` and for the menu bar.
 
-Plain frozen dataclasses that import nothing, so that the command line stays quick; pydantic's
-`TypeAdapter` turns them to JSON and back. Sizes are bytes, times seconds, counts tokens unless
-the name says otherwise.
+Plain frozen dataclasses that import nothing heavy, so that the command line stays quick; pydantic's
+`TypeAdapter` turns them to JSON and back. What is told of the disk is in `disk_status`. Sizes are
+bytes, times seconds, counts tokens unless the name says otherwise.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+
+from daemon.disk_status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus, StageStatus
+from daemon.histogram import Histogram
+
+__all__ = ["DiskCheck", "DiskContents", "DiskModelStatus", "DiskStatus", "StageStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ class RequestStatus:
     `why_read` says in a sentence why what was read had to be read, `reason` in detail.
     `arrived_at` is a date in seconds of the Unix epoch. `finish` says how an answer ended: stop,
     length, repetition (it said the same without end) or cancelled; "" if it has not, or failed.
-    `arrived_at` is a date in seconds of the Unix epoch. `model` is its model's key. Of what was
+    `model` is its model's key. Of what was
     reused, `from_disk` tokens were read from there, `disk_bytes` in `disk_seconds`.
     """
 
@@ -227,21 +231,6 @@ class EntryStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """How many values were at most `bounds[i]` but above the bound before; the last of `counts`
-    is of those above all bounds. `sum` is that of the values."""
-
-    bounds: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-    counts: tuple[int, ...] = (0,) * 12
-    sum: float = 0.0
-
-    def with_value(self, value: float) -> Histogram:
-        counts = list(self.counts)
-        counts[bisect_left(self.bounds, value)] += 1
-        return replace(self, counts=tuple(counts), sum=self.sum + value)
-
-
-@dataclass(frozen=True, slots=True)
 class TotalsStatus:
     """Since the daemon started.
 
@@ -262,7 +251,7 @@ class TotalsStatus:
     steps: int = 0
     batch_copies: int = 0
     parked: int = 0
-    first_token: Histogram = Histogram()
+    first_token: Histogram = Histogram()  # noqa: RUF009  (frozen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,93 +275,6 @@ class MemoryStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskStatus:
-    """What was read, as it is kept on disk. Bytes but for what is named otherwise.
-
-    `bytes` of `files` ≤ `max_bytes`; `usable_bytes` of them are of models that this run has
-    loaded and of this version. `free_bytes` of the disk ≥ `floor_bytes`. `pending_bytes` are still
-    to be written. `hits` are requests that got something from disk, `restored_tokens` what they
-    got; `bad_files` were wrong, unreadable or gone, and are deleted. `skipped_writes` would have
-    gone beyond a limit. `read_bytes_per_second` is 0 until something was read.
-    """
-
-    folder: str = ""
-    is_on: bool = False
-    is_scanning: bool = False
-    bytes: int = 0
-    max_bytes: int = 0
-    files: int = 0
-    usable_bytes: int = 0
-    unusable_bytes: int = 0
-    free_bytes: int = 0
-    floor_bytes: int = 0
-    pending_bytes: int = 0
-    written_bytes: int = 0
-    written_files: int = 0
-    written_today_bytes: int = 0
-    write_bytes_per_day: int = 0
-    evicted_files: int = 0
-    skipped_writes: int = 0
-    failed_writes: int = 0
-    bad_files: int = 0
-    hits: int = 0
-    restored_tokens: int = 0
-    restored_bytes: int = 0
-    read_bytes_per_second: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DiskModelStatus:
-    """What is on disk of one model. `tokens` counts what forks share once, and is 0, as the two
-    numbers before it, unless the model was loaded in this run. `idle_seconds` since any of it was
-    used."""
-
-    identity: str
-    name: str = ""
-    files: int = 0
-    bytes: int = 0
-    blocks: int = 0
-    checkpoints: int = 0
-    tokens: int = 0
-    is_usable: bool = False
-    idle_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DiskContents:
-    """The disk cache, model by model, the last used first."""
-
-    disk: DiskStatus = DiskStatus()
-    models: tuple[DiskModelStatus, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DiskCheck:
-    """Every file of the disk cache, read and verified. `bad`: what was wrong with which (by name);
-    those are deleted, and what stands on them with them."""
-
-    files: int = 0
-    bytes: int = 0
-    bad: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def is_sound(self) -> bool:
-        return not self.bad
-
-
-@dataclass(frozen=True, slots=True)
-class StageStatus:
-    """One stage of a model's idleness: `name` is saved (its states are on disk) or unloaded (its
-    weights and what is on disk leave memory). It comes `after_seconds` without a request, in
-    `in_seconds` if none comes before: 0 when it is reached, None when it never is."""
-
-    name: str
-    after_seconds: float | None
-    in_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class EngineStatus:
     """A snapshot published by the engine's thread; reading it never waits for a chunk.
 
@@ -389,7 +291,7 @@ class EngineStatus:
     recent: tuple[RequestStatus, ...] = ()
     sessions: tuple[SessionStatus, ...] = ()
     models: tuple[ModelStatus, ...] = ()
-    disk: DiskStatus = DiskStatus()
+    disk: DiskStatus = DiskStatus()  # noqa: RUF009  (frozen)
 
 
 @dataclass(frozen=True, slots=True)

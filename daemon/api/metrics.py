@@ -23,7 +23,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from daemon.engine import Engine
-from daemon.status import CacheStatus, EngineStatus, Histogram, MemoryStatus, TotalsStatus
+from daemon.histogram import Histogram
+from daemon.status import CacheStatus, EngineStatus, MemoryStatus, TotalsStatus
 
 
 def metrics_routes(engine: Engine) -> Sequence[BaseRoute]:

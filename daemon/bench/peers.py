@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 import daemon
 from daemon.bench.client import BenchFailed, ReadProgress
-from daemon.demo.child import ALONE
+from daemon.demo.child import ALONE, MEMORY_ONLY
 from daemon.status import DaemonStatus
 
 PACKAGE_FOLDER = Path(daemon.__file__).parent.parent
@@ -124,7 +124,7 @@ class MlxLm:
 @asynccontextmanager
 async def mlxd(model: str) -> AsyncIterator[Mlxd]:
     """A fresh daemon with this model, ready to answer."""
-    arguments = ["-m", "daemon.cli", "serve", "--model", model, *ALONE]
+    arguments = ["-m", "daemon.cli", "serve", "--model", model, *ALONE, *MEMORY_ONLY]
     async with _serving(arguments) as http:
         server = Mlxd(http)
         server.model = (await server.status()).engine.model.name

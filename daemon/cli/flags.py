@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from daemon.config_file import ConfigFile
-from daemon.settings import TABLE, Setting, config_file, resolve
+from daemon.setting_rows import Setting
+from daemon.settings import TABLE, Settings, config_file, resolve
 
 
 def only(*names: str) -> list[Setting]:
@@ -22,6 +24,14 @@ def settings_file(environment: Mapping[str, str] | None = None) -> ConfigFile:
     from daemon import paths
 
     return config_file(paths.config_file(), environment)
+
+
+def disk_folder_of(settings: Settings) -> Path:
+    """Where what was read is kept on disk."""
+    from daemon import paths
+
+    named = settings.disk_cache_folder
+    return paths.disk_cache_folder() if named is None else Path(named)
 
 
 def accepts_settings(

@@ -10,7 +10,7 @@ import typer
 
 from daemon import __version__
 from daemon.cli.asking import JsonFlag
-from daemon.cli.flags import accepts_settings
+from daemon.cli.flags import accepts_settings, disk_folder_of
 from daemon.cli.output import complain, print_json, say, show
 from daemon.cli.supervised import remembers_refusals
 from daemon.errors import ConfigurationError
@@ -45,9 +45,15 @@ def serve(resolved: Resolved, supervised: SupervisedFlag = False) -> None:
     if supervised:
         logs.cut_short(paths.terminal_log())
     starts = Starts(paths.starts_file(), counted=supervised)
-    edges = edges_of_this_machine((paths.cache_folder(), paths.logs_folder()))
-    token_file = paths.token_file()
-    code = run_daemon(resolved.settings, token_file=token_file, starts=starts, edges=edges)
+    disk_folder = disk_folder_of(resolved.settings)
+    edges = edges_of_this_machine((paths.cache_folder(), paths.logs_folder(), disk_folder))
+    code = run_daemon(
+        resolved.settings,
+        token_file=paths.token_file(),
+        disk_folder=disk_folder,
+        starts=starts,
+        edges=edges,
+    )
     raise typer.Exit(code)
 
 

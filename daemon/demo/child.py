@@ -32,9 +32,13 @@ ALONE = [word for flag in EVERYDAY for word in (flag, "none")]
 """What the daemon for every day is told of who may ask is not this one's business."""
 
 
+MEMORY_ONLY = ("--disk-cache-bytes", "0")
+"""Its day begins with nothing read, and leaves nothing behind."""
+
+
 def serve_command(model: str, port: int) -> list[str]:
     """`mlxd serve`, by the interpreter that runs now."""
-    flags = ["--model", model, "--port", str(port), *ALONE]
+    flags = ["--model", model, "--port", str(port), *ALONE, *MEMORY_ONLY]
     return [sys.executable, "-m", "daemon.cli", "serve", *flags]
 
 

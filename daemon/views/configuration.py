@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from daemon.settings import TABLE, Origin, Resolved, Setting
+from daemon.setting_rows import Setting
+from daemon.settings import TABLE, Origin, Resolved
 from daemon.views.tables import Column, Layout
 
 ORIGINS = {

@@ -3,8 +3,8 @@
 Options: `script` (fields of `fakes.Script`; `reply` is a text, token ids, "echo" or "endless"),
 `faults` (fields of `fakes.Faults`), `kind`, `settings` (fields of `Settings`), `keep_alive`
 (seconds without a byte, seconds without an event), `grace_seconds`, `load_error`, `has_token`,
-`is_service` (its starts are counted), `file_limits` (soft, hard), `log` (a file: logs as `mlxd
-serve` does).
+`disk` (the folder of what outlives it), `is_service` (its starts are counted), `file_limits` (soft,
+hard), `log` (a file: logs as `mlxd serve` does).
 """
 
 import atexit
@@ -69,6 +69,7 @@ def main() -> int:
             load=load,
             keep_alive=KeepAlive(*options.get("keep_alive", ())),
             token_file=paths.token_file() if options.get("has_token") else None,
+            disk_folder=Path(options["disk"]) if "disk" in options else None,
             starts=Starts(paths.starts_file(), counted=True) if options.get("is_service") else None,
         )
     except ConfigurationError as error:

@@ -48,6 +48,7 @@ class Account:
             "HF_HUB_CACHE": str(home / "hub"),
             "HF_HUB_OFFLINE": "1",
             "MLXD_PORT": str(self.port),
+            "MLXD_DISK_CACHE_BYTES": "0",
             "COLUMNS": "80",
         }
 
