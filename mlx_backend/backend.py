@@ -8,13 +8,17 @@ it in `snapshots`. Nothing here decides what to read, keep or drop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
 import mlx.core as mx
 
 from mlx_backend.batching import Decoder
+from mlx_backend.checkpoints import MlxCheckpoint
 from mlx_backend.errors import StepFailed
+from mlx_backend.host_arrays import HostArray
+from mlx_backend.importing import import_checkpoint, import_span
 from mlx_backend.interface import Counters, Sampled, Snapshot
 from mlx_backend.interface import Row as AnyRow
 from mlx_backend.layers import CacheLayout
@@ -28,7 +32,7 @@ from mlx_backend.memory import (
 )
 from mlx_backend.messages import MemoryReport, Sampling, TokenIds
 from mlx_backend.rows import PlainRow, check_state, fresh_row, restore_row
-from mlx_backend.snapshots import MlxCheckpoint, MlxSpan, capture_checkpoint, capture_span
+from mlx_backend.snapshots import MlxSpan, capture_checkpoint, capture_span
 
 _open_backends: WeakSet[MlxBackend] = WeakSet()
 """Those that were not closed, of all threads: several may share one thread and its stream."""
@@ -87,6 +91,16 @@ class MlxBackend:
         checkpoint = capture_checkpoint(self._layout, live.caches, live.length, live.index)
         self.counters.bytes_captured += checkpoint.nbytes
         return checkpoint
+
+    def import_span(self, arrays: Sequence[HostArray], start: int, stop: int) -> MlxSpan:
+        self._enter()
+        return import_span(self._layout, arrays, start, stop)
+
+    def import_checkpoint(
+        self, length: int, described: str, arrays: Sequence[HostArray]
+    ) -> MlxCheckpoint:
+        self._enter()
+        return import_checkpoint(self._layout, length, described, arrays)
 
     def growth_bytes(self, row: AnyRow, room: int) -> int:
         return self._enter_with(row).growth_bytes(room)

@@ -54,12 +54,32 @@ class SlotShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayShape:
+    """One array of a whole leaf; None for the axis along which a window holds its tokens."""
+
+    dimensions: tuple[int | None, ...]
+    dtype: Any
+
+    def fits(self, array: Any) -> bool:
+        pairs = zip(self.dimensions, array.shape, strict=False)
+        has_dimensions = len(self.dimensions) == array.ndim and all(
+            wanted in (None, held) for wanted, held in pairs
+        )
+        return has_dimensions and bool(array.dtype == self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf. `slots` are its arrays' shapes, in `slots_of`'s order, where it is sliceable."""
+    """One leaf.
+
+    `slots` are its arrays' shapes, in `slots_of`'s order, where it is sliceable; `arrays` those of
+    a whole one, in the order of a `LeafState`, None for an array that the probe did not need.
+    """
 
     cache_class: type
     is_written: bool
     slots: tuple[SlotShape, ...] = ()
+    arrays: tuple[ArrayShape | None, ...] = ()
 
     @property
     def is_sliceable(self) -> bool:
@@ -208,10 +228,23 @@ def _kind(leaves: tuple[Leaf, ...]) -> CacheKind:
 def _leaf(cache: Any) -> Leaf:
     cache_class = type(cache)
     is_written = bool(arrays_of(cache))
-    if not is_written or cache_class not in SLICEABLE_CLASSES:
+    if not is_written:
         return Leaf(cache_class, is_written)
-    shapes = (SlotShape(a.shape[1], a.shape[3], a.dtype) for a in slots_of(cache))
-    return Leaf(cache_class, is_written, tuple(shapes))
+    if cache_class in SLICEABLE_CLASSES:
+        shapes = (SlotShape(a.shape[1], a.shape[3], a.dtype) for a in slots_of(cache))
+        return Leaf(cache_class, is_written, slots=tuple(shapes))
+    return Leaf(cache_class, is_written, arrays=tuple(_array_shapes(cache)))
+
+
+def _array_shapes(cache: Any) -> Iterator[ArrayShape | None]:
+    """Of a leaf that is whole; of no other class anything is kept."""
+    if type(cache) is ArraysCache:
+        for array in cache.cache:
+            yield None if array is None else ArrayShape(tuple(array.shape), array.dtype)
+    elif type(cache) in WHOLE_CLASSES:
+        for array in slots_of(cache):
+            rows, heads, _, dim = array.shape
+            yield ArrayShape((rows, heads, None, dim), array.dtype)
 
 
 def _groups(leaves: tuple[Leaf, ...]) -> tuple[Group, ...]:

@@ -26,9 +26,10 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from mlx_backend.device_arrays import copied
 from mlx_backend.layers import CacheLayout, Caches, arrays_of, leaf_caches
 from mlx_backend.rows import ROOM_STEP
-from mlx_backend.snapshots import copied, leaf_state
+from mlx_backend.snapshots import leaf_state
 
 PROBE_LENGTHS = (16, 128)
 PROBE_TOKENS = (1, 2)

@@ -21,10 +21,13 @@ from mlx_lm.models.cache import (
     BatchRotatingKVCache,
     ChunkedKVCache,
     ConcatenateKVCache,
-    RotatingKVCache,
 )
 
+from mlx_backend.checkpoints import LeafState, MlxCheckpoint
+from mlx_backend.device_arrays import copied
 from mlx_backend.errors import RestoreFailed, StateMismatch, StepFailed
+from mlx_backend.fitting import fitting_states, refuse_foreign_block, refuse_unknown
+from mlx_backend.host_arrays import TOKEN_AXIS
 from mlx_backend.interface import Snapshot
 from mlx_backend.layers import (
     CacheLayout,
@@ -36,16 +39,8 @@ from mlx_backend.layers import (
     set_slots,
     slots_of,
 )
-from mlx_backend.messages import CacheKind, TokenIds
-from mlx_backend.snapshots import (
-    TOKEN_AXIS,
-    LeafState,
-    MlxCheckpoint,
-    MlxSpan,
-    capture_checkpoint,
-    capture_span,
-    copied,
-)
+from mlx_backend.messages import TokenIds
+from mlx_backend.snapshots import MlxSpan, capture_checkpoint, capture_span
 
 ROOM_STEP = 256
 
@@ -199,8 +194,7 @@ def _offset(cache: Any, row: int) -> int | None:
 
 
 def _restored(layout: CacheLayout, snapshot: Snapshot, room: int) -> Caches:
-    if layout.kind is CacheKind.UNCACHEABLE:
-        raise RestoreFailed("nothing of this model can be restored: a layer's class is unknown")
+    refuse_unknown(layout)
     spans = _checked_spans(layout, snapshot)
     states = _checked_states(layout, snapshot)
     caches = layout.make_caches()
@@ -221,7 +215,7 @@ def _restored(layout: CacheLayout, snapshot: Snapshot, room: int) -> Caches:
                 [places[index, slot] for slot in range(len(leaf.slots))],
             )
         elif leaf.is_whole:
-            _set_state(cache, next(states), snapshot.length)
+            _set_state(cache, next(states))
     return caches
 
 
@@ -231,27 +225,18 @@ def _checked_spans(layout: CacheLayout, snapshot: Snapshot) -> list[MlxSpan]:
     if len(spans) != len(snapshot.spans) or covered < snapshot.length or snapshot.length < 1:
         raise RestoreFailed(f"spans cover {covered} of {snapshot.length} tokens")
     for block in (block for span in spans for block in span.blocks):
-        if len(block.arrays) != len(layout.groups):
-            raise RestoreFailed("the span was made by a model with other layers")
-        for array, group in zip(block.arrays, layout.groups, strict=True):
-            shape = group.shape
-            wanted = (len(group.members), shape.heads, block.length, shape.dim)
-            if tuple(array.shape) != wanted or array.dtype != shape.dtype:
-                raise RestoreFailed(f"the span holds {array.shape}, the model needs {wanted}")
+        shapes = [(tuple(array.shape), array.dtype) for array in block.arrays]
+        refuse_foreign_block(layout, block.length, shapes)
     return spans
 
 
 def _checked_states(layout: CacheLayout, snapshot: Snapshot) -> Iterator[LeafState]:
-    checkpoint = snapshot.checkpoint
-    classes = [leaf.cache_class for leaf in layout.leaves if leaf.is_whole]
-    if not classes:
+    if not layout.needs_checkpoint:
         return iter(())
+    checkpoint = snapshot.checkpoint
     if not isinstance(checkpoint, MlxCheckpoint) or checkpoint.length != snapshot.length:
         raise RestoreFailed(f"no checkpoint at {snapshot.length} tokens")
-    states = checkpoint.states()
-    if [state.cache_class for state in states] != classes:
-        raise RestoreFailed("the checkpoint was made by a model with other layers")
-    return iter(states)
+    return iter(fitting_states(layout, checkpoint))
 
 
 def _fill(
@@ -294,24 +279,15 @@ def _with_room(pieces: list[Any], shape: SlotShape, length: int, room: int) -> A
     return copied(pieces, TOKEN_AXIS)
 
 
-def _set_state(cache: Any, state: LeafState, length: int) -> None:
+def _set_state(cache: Any, state: LeafState) -> None:
     arrays = [None if array is None else copied([array]) for array in state.arrays]
     mx.eval([array for array in arrays if array is not None])
     if type(cache) is ArraysCache:
-        if len(arrays) != len(cache.cache):
-            raise RestoreFailed(f"{len(arrays)} recurrent arrays, not {len(cache.cache)}")
         cache.cache = arrays
         return
     cache.keys, cache.values = arrays
     cache.offset, number = state.numbers
-    held, limit = cache.keys.shape[TOKEN_AXIS], _window_size(cache)
-    if cache.offset != length or held != min(length, limit):
-        raise RestoreFailed(f"a window of {held} tokens at {cache.offset}, not at {length}")
     if type(cache) is ChunkedKVCache:
         cache.start_position = number
     else:
         cache._idx = number
-
-
-def _window_size(cache: Any) -> int:
-    return int(cache.max_size if type(cache) is RotatingKVCache else cache.chunk_size)

@@ -26,13 +26,15 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from mlx_backend.checkpoints import LeafState, MlxCheckpoint
+from mlx_backend.device_arrays import DTYPE_NAMES, copied, on_host
 from mlx_backend.errors import StateMismatch
+from mlx_backend.host_arrays import TOKEN_AXIS, HostArray, end_to_end
 from mlx_backend.interface import Span
 from mlx_backend.layers import CacheLayout, leaf_caches, slots_of
 from mlx_backend.messages import CacheKind
 
 BLOCK_TOKENS = 1024
-TOKEN_AXIS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,43 +79,16 @@ class MlxSpan:
             return MlxSpan((*self.blocks, *after.blocks))
         return MlxSpan((*self.blocks[:-1], _merged(last, first), *after.blocks[1:]))
 
-
-@dataclass(frozen=True, slots=True)
-class LeafState:
-    """What a whole leaf is after n tokens. `numbers` and `arrays` are as its class needs them."""
-
-    cache_class: type
-    numbers: tuple[int, ...]
-    arrays: tuple[Any | None, ...]
-
-
-class MlxCheckpoint:
-    """State of every whole leaf after `length` tokens. Implements `Checkpoint`.
-
-    Arrays of equal shape and type are stacked into one, so that a model of 48 recurrent layers
-    keeps a handful of them.
-    """
-
-    __slots__ = ("_places", "_stacks", "_states", "array_count", "length", "nbytes")
-
-    def __init__(self, length: int, states: Sequence[LeafState]) -> None:
-        self.length = length
-        arrays = [a for state in states for a in state.arrays if a is not None]
-        self._stacks, self._places = _stacked(arrays)
-        self._states = [
-            (state.cache_class, state.numbers, tuple(a is not None for a in state.arrays))
-            for state in states
-        ]
-        self.nbytes = sum(int(stack.nbytes) for stack in self._stacks)
-        self.array_count = len(self._stacks)
-
-    def states(self) -> list[LeafState]:
-        """The leaves' states; their arrays are lazy views of this checkpoint, to be copied."""
-        views = iter([self._stacks[i][at : at + 1].squeeze(0) for i, at in self._places])
-        return [
-            LeafState(cls, numbers, tuple(next(views) if is_set else None for is_set in present))
-            for cls, numbers, present in self._states
-        ]
+    def host_arrays(self, start: int, stop: int) -> tuple[HostArray, ...]:
+        if not 0 <= start < stop <= self.length:
+            raise ValueError(f"cannot export tokens [{start}, {stop}) of {self.length}")
+        pieces, first = [], 0
+        for block in self.blocks:
+            left, right = max(start - first, 0), min(stop - first, block.length)
+            if left < right:
+                pieces.append([_exported(array, left, right) for array in block.arrays])
+            first += block.length
+        return end_to_end(pieces)
 
 
 def capture_span(
@@ -149,7 +124,7 @@ def capture_checkpoint(
     _refuse_unknown(layout)
     leaves = zip(layout.leaves, leaf_caches(caches), strict=True)
     states = [leaf_state(cache, row) for leaf, cache in leaves if leaf.is_whole]
-    return MlxCheckpoint(length, states)
+    return MlxCheckpoint.of(length, states)
 
 
 def leaf_state(cache: Any, row: int = 0) -> LeafState:
@@ -166,15 +141,6 @@ def leaf_state(cache: Any, row: int = 0) -> LeafState:
 def _refuse_unknown(layout: CacheLayout) -> None:
     if layout.kind is CacheKind.UNCACHEABLE:
         raise StateMismatch("a layer keeps its state in an unknown class: nothing can be captured")
-
-
-def copied(parts: Sequence[Any], axis: int = 0) -> Any:
-    """`parts` end to end in a buffer of their own, even if there is but one. Lazy."""
-    if len(parts) == 1:
-        part = parts[0]
-        empty = part[:0] if axis == 0 else part[:, :, :0]
-        return mx.concatenate([part, empty], axis=axis)
-    return mx.concatenate(list(parts), axis=axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +170,10 @@ def _cut_of(cuts: Sequence[_KVRow | None], leaf: int) -> _KVRow:
     return cut
 
 
+def _exported(array: Any, start: int, stop: int) -> HostArray:
+    return HostArray(DTYPE_NAMES[array.dtype], (on_host(array)[:, :, start:stop],))
+
+
 def _cut(block: Block, at: int) -> tuple[Block, Block]:
     left = tuple(copied([array[:, :, :at]], TOKEN_AXIS) for array in block.arrays)
     right = tuple(copied([array[:, :, at:]], TOKEN_AXIS) for array in block.arrays)
@@ -216,21 +186,6 @@ def _merged(left: Block, right: Block) -> Block:
     arrays = tuple(copied(pair, TOKEN_AXIS) for pair in pairs)
     mx.eval(arrays)
     return Block(left.length + right.length, arrays)
-
-
-def _stacked(arrays: Sequence[Any]) -> tuple[list[Any], list[tuple[int, int]]]:
-    """Copies of `arrays`, equals stacked; and for each array (which stack, where in it)."""
-    alike: dict[Any, list[Any]] = {}
-    order: dict[Any, int] = {}
-    places = []
-    for array in arrays:
-        key = (tuple(array.shape), array.dtype)
-        members = alike.setdefault(key, [])
-        places.append((order.setdefault(key, len(order)), len(members)))
-        members.append(array[None])
-    stacks = [copied(members) for members in alike.values()]
-    mx.eval(stacks)
-    return stacks, places
 
 
 def _ring_state(cache: Any, row: int) -> LeafState:

@@ -167,7 +167,7 @@ class FakeCheckpoint:
 
     def host_arrays(self) -> tuple[HostArray, ...]:
         """The token ids, whatever `nbytes` says."""
-        return (HostArray("I32", (np.asarray(self.tokens, dtype="<i4"),)),)
+        return (HostArray("I32", (np.asarray(self.tokens, dtype="<u4"),)),)
 
 
 def hashed_reply(state: Sequence[int], index: int) -> int:

@@ -168,7 +168,8 @@ def test_traffic_leaves_no_array_behind(folders: dict[str, Path], kind: str) -> 
     """What the device holds in the end is the weights and the tree, and without it the weights."""
     import mlx.core as mx
 
-    from mlx_backend.snapshots import MlxCheckpoint, MlxSpan
+    from mlx_backend.checkpoints import MlxCheckpoint
+    from mlx_backend.snapshots import MlxSpan
 
     async def scenario() -> None:
         async with real(folders[kind], rows=3, max_bytes=400_000) as bench:
