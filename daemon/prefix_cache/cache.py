@@ -16,13 +16,13 @@ session, until that lets go of it, or as both. Whoever holds it, any prompt is m
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.eviction import Shrink
 from daemon.prefix_cache.inventory import entry_statuses, own_path_bytes, path_tokens
-from daemon.prefix_cache.kept import Kept
+from daemon.prefix_cache.kept import Kept, all_states, state_of
 from daemon.prefix_cache.limits import Limits
 from daemon.prefix_cache.matching import Match, Reason, restorable
 from daemon.prefix_cache.nodes import Mark, Node, Place
@@ -71,11 +71,18 @@ class PrefixCache:
         self._pinned: set[Node] = set()
 
     def watch(self, on_leaving: Callable[[Kept], object]) -> None:
-        """Show every state to `on_leaving` before it is lost to a limit, or to idleness."""
+        """Show every state to `on_leaving` before it is lost to a limit, or to idleness.
 
-    def states(self) -> list[Kept]:
-        """All that is kept, the most recently used first; what others stand on is in theirs."""
-        return []
+        It must not raise: the tree is about to change.
+        """
+        self._tombstones.on_loss = lambda node: on_leaving(state_of(self._tree, node))
+
+    def states(self) -> Iterator[Kept]:
+        """All that is kept, the most recently used first; what others stand on is in theirs.
+
+        To be gone through before the tree changes.
+        """
+        return all_states(self._tree)
 
     def peek(self, tokens: TokenIds) -> int:
         """How many tokens a match would restore now; pins and touches nothing."""
@@ -269,6 +276,11 @@ class PrefixCache:
         for node in self._tree.nodes():
             if node.kind is not None:
                 self._tombstones.add(node, Cause.RESET)
+        self._tree.clear()
+
+    def move_out(self) -> None:
+        """Forget everything without a trace, for it is kept elsewhere. Nothing may be in use."""
+        assert not self._pinned, "a tree was moved out under a running request"
         self._tree.clear()
 
     def status(self) -> CacheStatus:

@@ -42,10 +42,15 @@ class Loss:
 
 
 class Tombstones:
-    """At most `capacity` of them, the oldest forgotten first; and counts that forget nothing."""
+    """At most `capacity` of them, the oldest forgotten first; and counts that forget nothing.
+
+    `on_loss` hears of each loss that nobody asked for, before it happens: whoever wants to keep
+    the node's state elsewhere has it for the last time.
+    """
 
     def __init__(self, capacity: int = 512, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: Counter[Cause] = Counter()
+        self.on_loss: Callable[[Node], object] = lambda node: None
         self._capacity = capacity
         self._clock = clock
         self._graves: dict[tuple[int, bytes], tuple[Cause, float]] = {}
@@ -56,6 +61,8 @@ class Tombstones:
         What can be cut at any token is remembered at some of them, the closer the nearer its end:
         a prompt may be sent again without its answer, or with another one.
         """
+        if cause is not Cause.RESET:
+            self.on_loss(node)
         edges, length = [node.edge], 0
         for above in node.above():
             if length >= TAIL_TOKENS:
