@@ -8,7 +8,7 @@ from typing import Any
 
 from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.prefix_cache.kept import Kept
-from mlx_backend.messages import CacheKind, Marks
+from mlx_backend.messages import CacheKind, Marks, token_ids
 from tests.prefix_cache.traffic import KINDS, Conversation, Traffic, bytes_of, starts, text
 
 
@@ -69,9 +69,9 @@ def test_whatever_a_limit_takes_was_shown_before(kind: CacheKind) -> None:
     shown = [tuple(kept.tokens.tolist()) for kept in traffic.shown]
     for state in traffic.stored:
         if kind is CacheKind.CHECKPOINTED:
-            is_kept = traffic.cache.peek([*state, 60_000]) == len(state) or state in shown
+            is_kept = traffic.cache.peek(token_ids([*state, 60_000])) == len(state) or state in shown
         else:
-            known = traffic.cache.known(state)
+            known = traffic.cache.known(token_ids(state))
             is_kept = known == len(state) or any(other[: len(state)] == state for other in shown)
         assert is_kept, f"{len(state)} tokens were lost unseen"
 
