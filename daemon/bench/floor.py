@@ -8,6 +8,9 @@ The ids of an output are not on the wire. They are taken to be the ids of its te
 the text encodes to the tokens that were sampled; elsewhere the floor expects tokens to be reused
 that were never in the model's state, so it errs against the server, by the answer's length at
 most. A cancelled request counts as a prompt like any other, with its whole prompt's floor.
+
+Being stopped changes nothing of what a server has had, but a kill does: then it is what it had when
+it last had the time to save it.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ class History:
     def __init__(self) -> None:
         self._sequences: list[TokenIds] = []
         self.distinct = 0
+
+    def copy(self) -> History:
+        """As it is now, whatever is added to this one later."""
+        other = History()
+        other._sequences, other.distinct = list(self._sequences), self.distinct
+        return other
 
     def known(self, tokens: TokenIds) -> int:
         """The longest prefix of `tokens` that an earlier sequence begins with."""

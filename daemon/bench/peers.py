@@ -1,33 +1,35 @@
-"""The servers that are measured: how each is started, asked about itself, and stopped.
+"""The servers that are measured: how each is asked about itself, and interrupted.
 
-Each runs in a process of its own with default settings, on a port that was free a moment ago,
-and writes its log to a temporary file whose end is shown when it does not come up.
+Each runs in a process of its own, with default settings but for what it keeps on disk: nothing,
+unless it is to be interrupted, and then in a folder that is gone in the end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import httpx2
 from pydantic import TypeAdapter
 
-import daemon
 from daemon.bench.client import BenchFailed, ReadProgress
+from daemon.bench.server_process import ServerProcess, serving
+from daemon.bench.traffic import Interruption
 from daemon.demo.child import ALONE, MEMORY_ONLY
-from daemon.status import DaemonStatus
+from daemon.status import DaemonStatus, EngineStatus
 
-PACKAGE_FOLDER = Path(daemon.__file__).parent.parent
-START_SECONDS = 180.0
 SETTLE_SECONDS = 30.0
+STAGE_SECONDS = 60.0
+LOOK_SECONDS = 0.02
+STAGES = ("--disk-cache-idle-seconds", "1", "--keep-alive", "2s")
+"""So that nobody has to wait half an hour for a model to leave."""
+
 _STATUS = TypeAdapter(DaemonStatus)
 _PEER = (
     "from mlx_backend.blas import prefer_openblas; prefer_openblas()\n"
@@ -56,7 +58,9 @@ class Server(Protocol):
 
     name: str
     model: str
-    http: httpx2.AsyncClient
+
+    @property
+    def http(self) -> httpx2.AsyncClient: ...
 
     async def read_progress(self) -> ReadProgress | None:
         """How far the prompt at work has been read; None if that is not known this way."""
@@ -67,12 +71,19 @@ class Server(Protocol):
     async def last_cancelled(self) -> Reading | None:
         """What the request that was cancelled last had come to; None if the server is silent."""
 
+    async def interrupt(self, interruption: Interruption) -> None:
+        """Let it happen; returns when the server is ready to answer, or left alone."""
+
 
 @dataclass(slots=True)
 class Mlxd:
-    http: httpx2.AsyncClient
+    process: ServerProcess
     name: str = "mlxd"
     model: str = ""
+
+    @property
+    def http(self) -> httpx2.AsyncClient:
+        return self.process.http
 
     async def status(self) -> DaemonStatus:
         response = await self.http.get("/mlxd/status")
@@ -84,14 +95,11 @@ class Mlxd:
 
     async def settled(self) -> DaemonStatus:
         """The status once nothing runs or waits."""
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while True:
-            status = await self.status()
-            if not status.engine.running and not status.engine.waiting:
-                return status
-            if time.monotonic() > deadline:
-                raise BenchFailed("the daemon still runs requests that were cancelled")
-            await asyncio.sleep(0.02)
+        return await self._once(
+            lambda engine: not engine.running and not engine.waiting,
+            SETTLE_SECONDS,
+            "the daemon still runs requests that were cancelled",
+        )
 
     async def tally(self) -> Tally | None:
         engine = (await self.settled()).engine
@@ -102,14 +110,65 @@ class Mlxd:
         cancelled = [request for request in recent if request.phase == "cancelled"]
         return Reading(cancelled[-1].reused, cancelled[-1].read) if cancelled else None
 
+    async def interrupt(self, interruption: Interruption) -> None:
+        match interruption:
+            case Interruption.RESTART:
+                await self.process.restart()
+            case Interruption.UNLOAD:
+                await self._once(_has_left, STAGE_SECONDS, "the model does not leave memory")
+            case Interruption.SAVE:
+                await self._once(_is_saved, STAGE_SECONDS, "what was read is not saved")
+            case Interruption.KILL:
+                await self._until_it_writes()
+                await self.process.kill()
+                await self.process.start()
+
+    async def _once(
+        self, is_true: Callable[[EngineStatus], bool], seconds: float, otherwise: str
+    ) -> DaemonStatus:
+        """The status once `is_true` of the engine; BenchFailed with the words of `otherwise`."""
+        deadline = time.monotonic() + seconds
+        while not is_true((status := await self.status()).engine):
+            if time.monotonic() > deadline:
+                raise BenchFailed(otherwise)
+            await asyncio.sleep(LOOK_SECONDS)
+        return status
+
+    async def _until_it_writes(self) -> None:
+        """Seen in the folder itself: by the time that the status says so, it has been done."""
+        folder = Path((await self.status()).engine.disk.folder)
+        before, deadline = _files(folder), time.monotonic() + STAGE_SECONDS
+        while not _files(folder) - before:
+            if time.monotonic() > deadline:
+                raise BenchFailed("the daemon never wrote what it read")
+            await asyncio.sleep(0.001)
+
+
+def _files(folder: Path) -> set[Path]:
+    return set(folder.glob("*/*"))
+
+
+def _is_saved(engine: EngineStatus) -> bool:
+    stages = [stage for stage in engine.model.stages if stage.name == "saved"]
+    return all(stage.in_seconds == 0 for stage in stages) and not engine.disk.pending_bytes
+
+
+def _has_left(engine: EngineStatus) -> bool:
+    return engine.model.state == "unloaded" and _is_saved(engine) and not engine.cache.bytes
+
 
 @dataclass(slots=True)
 class MlxLm:
-    """`mlx_lm.server`. It tells its progress in the stream, and nothing about what it holds."""
+    """`mlx_lm.server`. It tells its progress in the stream, and nothing about what it holds. It
+    keeps nothing but in memory, which it gives back by ending."""
 
-    http: httpx2.AsyncClient
+    process: ServerProcess
     name: str = "mlx-lm"
     model: str = "default_model"
+
+    @property
+    def http(self) -> httpx2.AsyncClient:
+        return self.process.http
 
     async def read_progress(self) -> ReadProgress | None:
         return None
@@ -120,13 +179,31 @@ class MlxLm:
     async def last_cancelled(self) -> Reading | None:
         return None
 
+    async def interrupt(self, interruption: Interruption) -> None:
+        if interruption is not Interruption.SAVE:
+            await self.process.restart()
+
 
 @asynccontextmanager
-async def mlxd(model: str) -> AsyncIterator[Mlxd]:
-    """A fresh daemon with this model, ready to answer."""
-    arguments = ["-m", "daemon.cli", "serve", "--model", model, *ALONE, *MEMORY_ONLY]
-    async with _serving(arguments) as http:
-        server = Mlxd(http)
+async def mlxd(model: str, *flags: str) -> AsyncIterator[Mlxd]:
+    """A fresh daemon with this model, ready to answer, that keeps what it read in memory only."""
+    async with _daemon(model, *MEMORY_ONLY, *flags) as server:
+        yield server
+
+
+@asynccontextmanager
+async def mlxd_with_disk(model: str, *flags: str) -> AsyncIterator[Mlxd]:
+    """The same with a disk cache of its own, whose stages of idleness follow soon."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with _daemon(model, "--disk-cache-folder", folder, *STAGES, *flags) as server:
+            yield server
+
+
+@asynccontextmanager
+async def _daemon(model: str, *flags: str) -> AsyncIterator[Mlxd]:
+    arguments = ["-m", "daemon.cli", "serve", "--model", model, *ALONE, *flags]
+    async with serving(arguments) as process:
+        server = Mlxd(process)
         server.model = (await server.status()).engine.model.name
         yield server
 
@@ -134,65 +211,5 @@ async def mlxd(model: str) -> AsyncIterator[Mlxd]:
 @asynccontextmanager
 async def mlx_lm(model: str) -> AsyncIterator[MlxLm]:
     """A fresh `mlx_lm.server` with this model, ready to answer."""
-    async with _serving(["-c", _PEER, "--model", model]) as http:
-        yield MlxLm(http)
-
-
-@asynccontextmanager
-async def _serving(arguments: Sequence[str]) -> AsyncIterator[httpx2.AsyncClient]:
-    port = _free_port()
-    with tempfile.TemporaryFile() as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *arguments,
-            "--port",
-            str(port),
-            stdout=log,
-            stderr=log,
-            cwd=PACKAGE_FOLDER,
-        )
-        try:
-            timeout = httpx2.Timeout(600.0, connect=10.0)
-            async with httpx2.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", timeout=timeout, trust_env=False
-            ) as http:
-                await _until_healthy(http, process, log)
-                yield http
-        finally:
-            await _stop(process)
-
-
-async def _until_healthy(
-    http: httpx2.AsyncClient, process: asyncio.subprocess.Process, log: IO[bytes]
-) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.returncode is not None:
-            break
-        try:
-            if (await http.get("/health")).status_code == 200:
-                return
-        except httpx2.TransportError:
-            pass
-        await asyncio.sleep(0.1)
-    log.seek(0)
-    tail = log.read().decode(errors="replace")[-2000:]
-    raise BenchFailed(f"the server did not start:\n{tail}")
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), timeout=15)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    async with serving(["-c", _PEER, "--model", model]) as process:
+        yield MlxLm(process)

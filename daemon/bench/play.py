@@ -28,9 +28,9 @@ from daemon.bench.floor import (
     output_encoder,
     turn_end,
 )
-from daemon.bench.peers import Reading, Server
+from daemon.bench.peers import Reading, Server, Tally
 from daemon.bench.report import RequestResult, ScenarioResult
-from daemon.bench.traffic import Answer, Request, Scenario
+from daemon.bench.traffic import Answer, Interruption, Request, Scenario, Wave
 from mlx_backend.interface import PromptEncoder
 from mlx_backend.messages import TokenIds
 
@@ -57,6 +57,41 @@ class _Answered:
 
 
 @dataclass(slots=True)
+class _Known:
+    """What a server can have of earlier requests: tokens, and how many they were by label."""
+
+    history: History = field(default_factory=History)
+    answered: dict[str, _Answered] = field(default_factory=dict)
+
+    def copy(self) -> _Known:
+        return _Known(self.history.copy(), dict(self.answered))
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What a server's own counters say of a scenario, over all the processes that it took.
+
+    `read` is None of a server that does not tell; `retained` of one that was stopped in between.
+    """
+
+    since: Tally | None
+    read: int | None = 0
+    retained: int | None = None
+    is_whole: bool = True
+
+    def end(self, now: Tally | None) -> None:
+        """The process that has counted since then has come to this."""
+        if now is None or self.since is None or self.read is None:
+            self.read = self.retained = None
+            return
+        self.read += now.read - self.since.read
+        self.retained = now.cache_bytes - self.since.cache_bytes if self.is_whole else None
+
+    def go_on(self, since: Tally | None) -> None:
+        self.since, self.is_whole = since, False
+
+
+@dataclass(slots=True)
 class Player:
     """One server's run. `is_cuttable`: its model's state can be taken up at any token.
 
@@ -68,30 +103,47 @@ class Player:
     encoder: PromptEncoder
     is_cuttable: bool
     plain_answers: bool
-    _history: History = field(default_factory=History)
-    _answered: dict[str, _Answered] = field(default_factory=dict)
+    _known: _Known = field(default_factory=_Known)
+    _saved: _Known = field(default_factory=_Known)  # what outlives a kill
     _sent: int = 0
 
+    @property
+    def distinct(self) -> int:
+        """Tokens of all prompts and outputs so far, those that they share counted once."""
+        return self._known.history.distinct
+
     async def play(self, scenario: Scenario) -> ScenarioResult:
-        before, distinct = await self.server.tally(), self._history.distinct
+        counted, distinct = _Counted(await self.server.tally()), self.distinct
         began = time.monotonic()
         answers: dict[str, Answer] = {}
-        self._answered.clear()
-        results = [await self._play_wave(wave, answers) for wave in scenario.waves]
+        self._known.answered.clear()
+        results: list[RequestResult] = []
+        for step in scenario.steps:
+            if isinstance(step, Interruption):
+                await self._interrupt(step, counted)
+            else:
+                results += await self._play_wave(step, answers)
         seconds = time.monotonic() - began
-        after = await self.server.tally()
+        counted.end(await self.server.tally())
         return ScenarioResult(
             name=scenario.name,
-            requests=tuple(result for wave in results for result in wave),
-            distinct=self._history.distinct - distinct,
+            requests=tuple(results),
+            distinct=self.distinct - distinct,
             seconds=seconds,
-            retained=after.cache_bytes - before.cache_bytes if before and after else None,
-            counted_read=after.read - before.read if before and after else None,
+            retained=counted.retained,
+            counted_read=counted.read,
         )
 
-    async def _play_wave(
-        self, wave: tuple[Request, ...], answers: dict[str, Answer]
-    ) -> list[RequestResult]:
+    async def _interrupt(self, interruption: Interruption, counted: _Counted) -> None:
+        counted.end(await self.server.tally())
+        await self.server.interrupt(interruption)
+        counted.go_on(await self.server.tally())
+        if interruption is Interruption.KILL:
+            self._known = self._saved.copy()
+        else:
+            self._saved = self._known.copy()
+
+    async def _play_wave(self, wave: Wave, answers: dict[str, Answer]) -> list[RequestResult]:
         sent = [self._prepare(request, answers) for request in wave]
         replies = await asyncio.gather(*(self._ask(each) for each in sent))
         results = []
@@ -110,10 +162,10 @@ class Player:
     def _prepare(self, request: Request, answers: dict[str, Answer]) -> _Sent:
         messages = request.resolve(answers)
         prompt = self.encoder.chat(messages, request.tools).tokens
-        known = self._history.known(prompt)
+        known = self._known.history.known(prompt)
         if not self.is_cuttable:
             known = boundary_before(self.encoder, prompt, messages, request.tools, known)
-        self._history.add(prompt)
+        self._known.history.add(prompt)
         after = self._after(request, answers, messages, prompt)
         return _Sent(request, self._body(request, messages), prompt, floor(prompt, known), after)
 
@@ -127,7 +179,7 @@ class Player:
         """What the server counted of the prompt and answer that `prompt` goes on from, if all of
         both is in it."""
         echo = request.last_echo
-        answered = self._answered.get(echo.label) if echo else None
+        answered = self._known.answered.get(echo.label) if echo else None
         if echo is None or answered is None or not echo.is_answer(answers[echo.label]):
             return None
         if common_prefix(answered.prompt, prompt) < len(answered.prompt):
@@ -178,10 +230,10 @@ class Player:
 
     def _remember(self, sent: _Sent, reply: Reply) -> None:
         output = output_encoder(self.encoder)(reply.thinking or reply.text)
-        self._history.add(np.concatenate([sent.prompt, output]))
+        self._known.history.add(np.concatenate([sent.prompt, output]))
         if reply.prompt >= 0 and reply.generated >= 0:
             counted = _Answered(sent.prompt, reply.prompt + reply.generated)
-            self._answered[sent.request.label] = counted
+            self._known.answered[sent.request.label] = counted
 
 
 def _result(sent: _Sent, reply: Reply, told: Reading | None) -> RequestResult:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemon.bench.client import BenchFailed, ask
-from daemon.bench.peers import PACKAGE_FOLDER, Server, mlx_lm, mlxd
+from daemon.bench.peers import Server, mlx_lm, mlxd, mlxd_with_disk
 from daemon.bench.play import Player
 from daemon.bench.report import BenchReport, ScenarioResult, ServerResult
 from daemon.bench.scenarios import SCENARIOS, Sizes, all_scenarios
+from daemon.bench.server_process import PACKAGE_FOLDER
 from daemon.bench.traffic import Answer, Scenario
 from daemon.status import ModelStatus
 from mlx_backend.interface import PromptEncoder
@@ -137,16 +138,25 @@ async def _run_model(work: _Work) -> list[ServerResult]:
     async with mlxd(work.model) as server:
         model = (await server.status()).engine.model
         scenarios = fitting(work.encoder, work.options, model.context_size)
-        results = [await _run_server(work, server, model, scenarios)]
+        steady = [scenario for scenario in scenarios if not scenario.is_interrupted]
+        played = await _played(work, server, model, steady)
+    interrupted = [scenario for scenario in scenarios if scenario.is_interrupted]
+    if interrupted:
+        async with mlxd_with_disk(work.model) as server:
+            played += await _played(work, server, model, interrupted)
+    results = [_result(work, server, model, played)]
     if work.options.peer:
         async with mlx_lm(work.model) as peer:
-            results.append(await _run_server(work, peer, model, scenarios))
+            played = await _played(work, peer, model, (*steady, *interrupted))
+            results.append(_result(work, peer, model, played))
     return results
 
 
-async def _run_server(
+async def _played(
     work: _Work, server: Server, model: ModelStatus, scenarios: Sequence[Scenario]
-) -> ServerResult:
+) -> list[ScenarioResult]:
+    if not scenarios:
+        return []
     is_cuttable = model.cache_kind == "sliceable"
     is_random = work.options.model is None
     player = Player(server, work.encoder, is_cuttable, plain_answers=is_random)
@@ -155,8 +165,14 @@ async def _run_server(
     for scenario in scenarios:
         results.append(await player.play(scenario))
         work.say(_progress_line(work, server, results[-1]))
+    return results
+
+
+def _result(
+    work: _Work, server: Server, model: ModelStatus, played: Sequence[ScenarioResult]
+) -> ServerResult:
     return ServerResult(
-        server.name, work.name, model.cache_kind, model.span_token_bytes, tuple(results)
+        server.name, work.name, model.cache_kind, model.span_token_bytes, tuple(played)
     )
 
 

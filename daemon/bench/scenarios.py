@@ -3,6 +3,7 @@
 Each has the shape that was seen on the wire: a long head of system text and tool definitions,
 tool calls with arguments, tool results that are files, and the whole history in every request.
 Where a tool is called once, the model is made to call it; several calls at once are scripted.
+Those during which the server is stopped or idle are in `interrupted`.
 Sizes are tokens, chosen so that a tiny model plays all of them in a minute or two; `Sizes.scale`
 stretches the texts for models and machines that can do more.
 """
@@ -12,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from daemon.bench.interrupted import INTERRUPTED
+from daemon.bench.openings import opened
 from daemon.bench.texts import Author
-from daemon.bench.traffic import Cancel, Conversation, Request, Scenario, Spelling
-
-Wave = tuple[Request, ...]
+from daemon.bench.traffic import Cancel, Conversation, Scenario, Spelling, Step, Wave
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,13 @@ class Sizes:
 def all_scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
     """Every scenario, in the order of the report."""
     return tuple(
-        Scenario(name, tuple(waves(sizes.author(name)))) for name, waves in SCENARIOS.items()
+        Scenario(name, tuple(steps(sizes.author(name)))) for name, steps in SCENARIOS.items()
     )
-
-
-def _opened(
-    author: Author, label: str = "agent", system: int = 500, tools: int = 1500
-) -> Conversation:
-    """A conversation with nothing but its head: system text and six tools."""
-    definitions = author.tools(label, 6, tools)
-    return Conversation(definitions).system(author.prose(f"{label} instructions", system))
 
 
 def _retry_in_decode(author: Author) -> Iterator[Wave]:
     """The user interrupts an answer, sends the same again, then goes on from a partial one."""
-    asked = _opened(author).user(author.prose("first task", 300))
+    asked = opened(author).user(author.prose("first task", 300))
     yield (asked.request("cut", 400, Cancel(after_deltas=12)),)
     yield (asked.call("again"),)
     worked = asked.worked("again", {"src/a.py": author.source("src/a.py", 500)})
@@ -58,7 +51,7 @@ def _retry_in_decode(author: Author) -> Iterator[Wave]:
 
 def _retry_in_read(author: Author) -> Iterator[Wave]:
     """A long read is cancelled at 60 %, sent again, and the conversation goes on."""
-    asked = _opened(author).user(author.source("pasted/log.txt", 7000))
+    asked = opened(author).user(author.source("pasted/log.txt", 7000))
     yield (asked.request("cut", cancel=Cancel(at_share_read=0.6)),)
     yield (asked.request("again"),)
     yield (asked.answered("again").user(author.prose("next", 200)).request("next"),)
@@ -75,7 +68,7 @@ def _rewritten_calls(author: Author) -> Iterator[Wave]:
 
 
 def _loop(author: Author, spelling: Spelling) -> Iterator[Wave]:
-    talk = _opened(author).user(author.prose("fix the failing test", 250))
+    talk = opened(author).user(author.prose("fix the failing test", 250))
     for turn in range(10):
         yield (talk.call(f"turn {turn}"),)
         path = f"src/module_{turn}.py"
@@ -86,7 +79,7 @@ def _loop(author: Author, spelling: Spelling) -> Iterator[Wave]:
 
 def _trimmed_answers(author: Author) -> Iterator[Wave]:
     """Ten answers in text that come back without the white space around them."""
-    talk = _opened(author)
+    talk = opened(author)
     for turn in range(10):
         talk = talk.user(author.prose(f"question {turn}", 200))
         asked = talk.request(f"turn {turn}", max_tokens=16)
@@ -96,7 +89,7 @@ def _trimmed_answers(author: Author) -> Iterator[Wave]:
 
 def _calls_after_thoughts(author: Author) -> Iterator[Wave]:
     """Two tasks of five calls, with thoughts before them that come back within a task."""
-    talk = _opened(author)
+    talk = opened(author)
     for task in range(2):
         talk = talk.user(author.prose(f"task {task}", 250))
         for turn in range(5):
@@ -110,9 +103,9 @@ def _calls_after_thoughts(author: Author) -> Iterator[Wave]:
 
 def _sub_agents_in_turn(author: Author) -> Iterator[Wave]:
     """A parent starts four sub-agents one after the other; they share a head of their own."""
-    parent = _opened(author).user(author.prose("review the project", 250))
+    parent = opened(author).user(author.prose("review the project", 250))
     yield (parent.request("parent"),)
-    head = _opened(author, "explorer")
+    head = opened(author, "explorer")
     for n in range(4):
         child = head.user(author.prose(f"look at part {n}", 200))
         yield (child.call(f"child {n}"),)
@@ -126,7 +119,7 @@ def _sub_agents_in_turn(author: Author) -> Iterator[Wave]:
 def _sub_agents_at_once(author: Author) -> Iterator[Wave]:
     """Four sub-agents start together on a head that nobody has read, then go on together."""
     children = [
-        _opened(author, system=1000, tools=2000).user(author.prose(f"part {n}", 200))
+        opened(author, system=1000, tools=2000).user(author.prose(f"part {n}", 200))
         for n in range(4)
     ]
     yield tuple(child.call(f"child {n}") for n, child in enumerate(children))
@@ -139,7 +132,7 @@ def _sub_agents_at_once(author: Author) -> Iterator[Wave]:
 
 def _fork(author: Author) -> Iterator[Wave]:
     """A conversation of six turns is taken up again at its third, twice, with other words."""
-    talk = _opened(author).user(author.prose("start", 250))
+    talk = opened(author).user(author.prose("start", 250))
     middle = talk
     for turn in range(6):
         yield (talk.request(f"turn {turn}"),)
@@ -155,7 +148,7 @@ def _fork(author: Author) -> Iterator[Wave]:
 
 def _regenerate_undo_edit(author: Author) -> Iterator[Wave]:
     """The same prompt again, one exchange taken back, an earlier message in other words."""
-    first = _opened(author).user(author.prose("first", 400))
+    first = opened(author).user(author.prose("first", 400))
     yield (first.request("first"),)
     second = first.answered("first").user(author.prose("second", 400))
     yield (second.request("second"),)
@@ -166,12 +159,12 @@ def _regenerate_undo_edit(author: Author) -> Iterator[Wave]:
     yield (second.answered("undo").user(author.prose("another third", 400)).request("instead"),)
     edited = first.answered("first").user(author.prose("edited second", 400))
     yield (edited.request("edit"),)
-    yield (_opened(author).user(author.prose("edited first", 400)).request("edit the first"),)
+    yield (opened(author).user(author.prose("edited first", 400)).request("edit the first"),)
 
 
 def _ring(author: Author) -> Iterator[Wave]:
     """Fourteen sessions with a common head take turns, three rounds."""
-    talks = [_opened(author).user(author.prose(f"session {n}", 250)) for n in range(14)]
+    talks = [opened(author).user(author.prose(f"session {n}", 250)) for n in range(14)]
     for turn in range(3):
         for n, talk in enumerate(talks):
             label = f"session {n} turn {turn}"
@@ -182,7 +175,7 @@ def _ring(author: Author) -> Iterator[Wave]:
 
 def _side_calls(author: Author) -> Iterator[Wave]:
     """Twelve small calls without tools (titles, summaries) between two turns of a session."""
-    main = _opened(author).user(author.prose("the task", 600))
+    main = opened(author).user(author.prose("the task", 600))
     yield (main.call("main"),)
     for n in range(12):
         side = Conversation().system(author.prose("write a title", 120))
@@ -192,8 +185,8 @@ def _side_calls(author: Author) -> Iterator[Wave]:
 
 def _compaction(author: Author) -> Iterator[Wave]:
     """A history is summed up with the same head and tools, and the summary replaces it."""
-    opened = _opened(author)
-    talk = opened.user(author.prose("the task", 250))
+    head = opened(author)
+    talk = head.user(author.prose("the task", 250))
     for turn in range(4):
         yield (talk.call(f"turn {turn}"),)
         path = f"file_{turn}.py"
@@ -201,7 +194,7 @@ def _compaction(author: Author) -> Iterator[Wave]:
     yield (talk.request("turn 4"),)
     summing = talk.answered("turn 4").user(author.prose("sum up all of the above", 400))
     yield (summing.request("summary", 24),)
-    talk = opened.user(author.prose("summary of the work so far", 500))
+    talk = head.user(author.prose("summary of the work so far", 500))
     for turn in range(5, 8):
         yield (talk.call(f"turn {turn}"),)
         path = f"file_{turn}.py"
@@ -224,7 +217,7 @@ def _tools_in_front(author: Author) -> Iterator[Wave]:
 
 def _thinking_dropped(author: Author) -> Iterator[Wave]:
     """Thinking is sent back within a task; at the next user message the template drops it."""
-    talk = _opened(author)
+    talk = opened(author)
     for task in range(3):
         talk = talk.user(author.prose(f"task {task}", 250))
         for turn in range(2):
@@ -239,7 +232,7 @@ def _thinking_dropped(author: Author) -> Iterator[Wave]:
 
 def _own_system_text(author: Author) -> Iterator[Wave]:
     """Sub-agents carry the parent's tools under a system text of their own."""
-    parent = _opened(author).user(author.prose("the task", 250))
+    parent = opened(author).user(author.prose("the task", 250))
     yield (parent.request("parent"),)
     for n in range(3):
         own = Conversation(parent.tools).system(author.prose(f"sub-agent {n} instructions", 300))
@@ -254,13 +247,13 @@ def _own_system_text(author: Author) -> Iterator[Wave]:
 
 def _memory(author: Author) -> Iterator[Wave]:
     """Twenty sub-agents on one head: what is kept should be the distinct tokens, once."""
-    head = _opened(author, system=500, tools=1500)
+    head = opened(author, system=500, tools=1500)
     for first in range(0, 20, 5):
         children = [head.user(author.prose(f"part {n}", 150)) for n in range(first, first + 5)]
         yield tuple(child.request(f"child {first + n}") for n, child in enumerate(children))
 
 
-SCENARIOS: dict[str, Callable[[Author], Iterator[Wave]]] = {
+SCENARIOS: dict[str, Callable[[Author], Iterator[Step]]] = {
     "cancel in decode": _retry_in_decode,
     "cancel at 60 % of a read": _retry_in_read,
     "tool loop of 10": _tool_loop,
@@ -278,4 +271,5 @@ SCENARIOS: dict[str, Callable[[Author], Iterator[Wave]]] = {
     "earlier thinking dropped": _thinking_dropped,
     "own system, same tools": _own_system_text,
     "memory: 20 on one head": _memory,
+    **INTERRUPTED,
 }

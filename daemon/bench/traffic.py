@@ -148,16 +148,38 @@ class Request:
         return [_resolved(message, answers) for message in self.messages]
 
 
+class Interruption(Enum):
+    """What becomes of the server between two waves, while nobody asks it anything."""
+
+    RESTART = "restart"  # told to stop, and started again
+    UNLOAD = "unload"  # left alone until its model and what it read have left the memory
+    SAVE = "save"  # left alone until nothing that it read would be lost with it
+    KILL = "kill"  # killed while it writes what it read since, and started again
+
+
+Wave: TypeAlias = tuple[Request, ...]
+Step: TypeAlias = Wave | Interruption
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Waves of requests: those of a wave are sent at once, the next wave when all have ended."""
+    """Waves of requests: those of a wave are sent at once, the next wave when all have ended and
+    what stands between the two has happened."""
 
     name: str
-    waves: tuple[tuple[Request, ...], ...]
+    steps: tuple[Step, ...]
 
     @property
-    def requests(self) -> tuple[Request, ...]:
+    def waves(self) -> tuple[Wave, ...]:
+        return tuple(step for step in self.steps if not isinstance(step, Interruption))
+
+    @property
+    def requests(self) -> Wave:
         return tuple(request for wave in self.waves for request in wave)
+
+    @property
+    def is_interrupted(self) -> bool:
+        return any(isinstance(step, Interruption) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)

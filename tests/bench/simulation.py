@@ -1,7 +1,8 @@
 """The benchmark's traffic on the engine's own reading, sharing and storing, without a model.
 
 The model follows a script and its spans carry their tokens, so a wrong restore fails at once and
-what is read is counted exactly, in milliseconds per scenario.
+what is read is counted exactly, in milliseconds per scenario. There is no disk here, nor anything
+that interrupts it: what stands between waves does not happen.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from daemon.bench.peers import Reading, Tally
 from daemon.bench.play import Player
 from daemon.bench.report import ScenarioResult
 from daemon.bench.scenarios import Sizes, all_scenarios
-from daemon.bench.traffic import Scenario
+from daemon.bench.traffic import Conversation, Interruption, Scenario
 from mlx_backend.messages import token_ids
 from tests.bench.qwen_like import QwenLikePrompts
 
@@ -36,7 +36,8 @@ class Events(httpx2.AsyncByteStream):
 
 @dataclass
 class CannedServer:
-    """Answers with the letter that the bias asks for; reuses all it has seen, or nothing.
+    """Answers with the letter that the bias asks for; reuses all it has seen, or nothing. It has
+    that after an interruption, too, if it `saves`.
 
     Implements `peers.Server`. It tells its counters if `tells`. It makes the call that is asked
     for if `calls`, and has its own words for it in later prompts if `remembers`.
@@ -46,6 +47,7 @@ class CannedServer:
     calls: bool = True
     remembers: bool = True
     tells: bool = False
+    saves: bool = True
     name: str = "canned"
     model: str = "a model"
     read: int = 0
@@ -54,6 +56,8 @@ class CannedServer:
     encoder: QwenLikePrompts = field(default_factory=QwenLikePrompts)
     called: dict[str, dict[str, str]] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
+    saved: History = field(default_factory=History)
+    interrupted: list[Interruption] = field(default_factory=list)
 
     @property
     def http(self) -> httpx2.AsyncClient:
@@ -102,6 +106,17 @@ class CannedServer:
 
     async def last_cancelled(self) -> Reading | None:
         return self.last if self.tells else None
+
+    async def interrupt(self, interruption: Interruption) -> None:
+        """Its counters begin again. What it has seen stays, but for what a kill takes: all that
+        it saw since it was interrupted last; or all, if it does not save."""
+        self.interrupted.append(interruption)
+        if interruption in (Interruption.RESTART, Interruption.KILL):
+            self.read = 0
+        if interruption is not Interruption.KILL:
+            self.saved = self.seen.copy() if self.saves else History()
+        if interruption is Interruption.KILL or not self.saves:
+            self.seen = self.saved.copy()
 
 
 def _in_pieces(call: dict[str, Any]) -> list[dict[str, Any]]:
@@ -209,3 +224,38 @@ def test_nothing_is_made_up_where_a_server_is_silent() -> None:
     assert result.counted_read is None
     assert result.requests[0].reused is None
     assert result.requests[0].read is None
+
+
+BETWEEN = [name for name in TRAFFIC if TRAFFIC[name].is_interrupted]
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_is_read_is_counted_over_all_lives_of_a_server_that_saves(name: str) -> None:
+    server = CannedServer(tells=True)
+    result = played(server, TRAFFIC[name])
+    assert server.interrupted == [s for s in TRAFFIC[name].steps if isinstance(s, Interruption)]
+    assert result.counted_read == sum(request.read or 0 for request in result.requests)
+    assert result.read_per_floor == 1.0
+    assert result.retained is None, "it was given back in between"
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_a_server_that_saves_nothing_reads_more_than_it_must(name: str) -> None:
+    assert played(CannedServer(saves=False), TRAFFIC[name]).read_per_floor > 1.5
+
+
+def test_after_a_kill_what_was_saved_before_is_not_to_be_read_again_and_the_rest_is() -> None:
+    talk = Conversation().system("a head " * 50).user("one")
+    longer = talk.user("and more " * 50)
+    steps = (
+        (talk.request("saved"),),
+        Interruption.SAVE,
+        (longer.request("lost"),),
+        Interruption.KILL,
+        (longer.request("again"),),
+        Interruption.KILL,
+        (longer.request("and again"),),
+    )
+    saved, lost, again, and_again = played(CannedServer(), Scenario("kill", steps)).requests
+    assert lost.floor == again.floor == and_again.floor > 400
+    assert lost.floor < lost.prompt - saved.prompt / 2

@@ -67,12 +67,13 @@ def test_the_named_scenarios_are_all_there() -> None:
         "after thoughts",
         "in turn",
         "at once",
-        "fork",
+        "fork in",
         "undo",
         "ring",
         "side calls",
     )
     words += ("compaction", "tools in front", "earlier thinking", "own system", "memory")
+    words += ("restart between", "unload between", "across a restart", "kill")
     assert [sum(word in name for name in SCENARIOS) for word in words] == [1] * len(SCENARIOS)
 
 
