@@ -33,13 +33,17 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """`files` of all models, the longest unused first. `written_today` by all runs of this day."""
+    """`files` of all models, the longest unused first. `written_today` by all runs of this day.
+
+    `problem`: why nothing can be kept in the folder, in words; "" if it can.
+    """
 
     files: tuple[FoundFile, ...]
     removed: int
     free_bytes: int
     total_bytes: int
     written_today: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """`file` is the job's own. `nbytes` were written, 0 if it was there already."""
+    """`file` is the job's own. `nbytes` of it are on disk now; what was there is replaced."""
 
     file: StoredFile
     nbytes: int
@@ -186,3 +190,7 @@ class JobQueue:
     def get(self) -> WriterJob | ReaderJob:
         job = self._jobs.get()
         return Stop() if self._is_halted else job
+
+    def poll(self) -> WriterJob | ReaderJob | None:
+        """As `get`, but None if nothing waits."""
+        return None if self._jobs.empty() else self.get()

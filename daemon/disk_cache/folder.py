@@ -1,0 +1,197 @@
+"""The folder of the disk cache: `<folder>/<identity>/<key>.<kind>.safetensors`.
+
+0700, and 0600 what is in it. Everything is reached through descriptors of folders, and no link
+below the folder is followed, so that nothing outside can be read, changed or deleted. What has not
+a name of ours is a stranger's, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemon.disk_cache.files import FileKind
+
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+JOURNAL = "answers.journal"
+"""What a model's prompts are encoded with, beside its state. Written elsewhere; deleted here."""
+
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
+_NAME = re.compile(r"[0-9a-f]{40}\.[a-z]{1,16}\.safetensors")
+_TEMPORARY = re.compile(rf"{_NAME.pattern}\.[0-9a-f]{{16}}\.tmp")
+
+
+class FolderUnusable(OSError):
+    """Nothing can be kept in the folder; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file of ours in a model's folder. `used_at`: see `touch`."""
+
+    name: str
+    nbytes: int
+    used_at: float
+    is_regular: bool
+
+    @property
+    def is_block(self) -> bool:
+        return f".{FileKind.BLOCK}." in self.name
+
+
+@contextmanager
+def opened(folder: Path, *, is_made: bool = False) -> Iterator[int]:
+    """A descriptor of the cache's folder; made first, with its rights, if `is_made`."""
+    if is_made:
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    # The folder itself may be a link, to another disk perhaps: that is its owner's choice.
+    descriptor = os.open(folder, _OPEN_FOLDER & ~os.O_NOFOLLOW)
+    try:
+        _keep_private(descriptor, str(folder))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def opened_model(folder: int, identity: str, *, is_made: bool = False) -> Iterator[int]:
+    """A descriptor of one model's folder in the cache's."""
+    if not _IDENTITY.fullmatch(identity):
+        raise FolderUnusable(errno.EINVAL, "this cannot be a model's folder", identity)
+    if is_made:
+        with suppress(FileExistsError):
+            os.mkdir(identity, FOLDER_MODE, dir_fd=folder)
+    descriptor = os.open(identity, _OPEN_FOLDER, dir_fd=folder)
+    try:
+        _keep_private(descriptor, identity)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _keep_private(descriptor: int, name: str) -> None:
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid():
+        raise FolderUnusable(errno.EACCES, "the folder belongs to another account", name)
+    if stat.S_IMODE(found.st_mode) != FOLDER_MODE:
+        os.fchmod(descriptor, FOLDER_MODE)
+
+
+def models(folder: int) -> list[str]:
+    """Identities of the models that have a folder."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if _IDENTITY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        )
+
+
+def listed(model: int) -> list[Listed]:
+    """A model's files by their names and sizes, in no order; strangers and temporary files not."""
+    with os.scandir(model) as entries:
+        return [file for entry in entries if _NAME.fullmatch(entry.name) for file in _seen(entry)]
+
+
+def _seen(entry: os.DirEntry[str]) -> Iterator[Listed]:
+    with suppress(FileNotFoundError):  # gone since the folder was read
+        found = entry.stat(follow_symlinks=False)
+        is_regular = stat.S_ISREG(found.st_mode)
+        yield Listed(entry.name, found.st_size, found.st_mtime, is_regular)
+
+
+def remove(model: int, name: str) -> bool:
+    """Delete one file, or link; False if it was not there, or is not ours to delete."""
+    if not (_NAME.fullmatch(name) or _TEMPORARY.fullmatch(name) or name == JOURNAL):
+        return False
+    with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+        os.unlink(name, dir_fd=model)
+        return True
+    return False
+
+
+def remove_temporaries(model: int) -> int:
+    """Delete what others began to write and will not end; how many files that were."""
+    with os.scandir(model) as entries:
+        names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+    return sum(remove(model, name) for name in names if not _is_being_written(model, name))
+
+
+def _is_being_written(model: int, name: str) -> bool:
+    """Whether another daemon, which shares the folder, has it locked."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=model)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextmanager
+def written(model: int, name: str) -> Iterator[int]:
+    """A descriptor of a new file that has its name once the block ends, whole and on the disk, or
+    is gone if the block raises. What had the name before is replaced."""
+    temporary = f"{name}.{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, FILE_MODE, dir_fd=model)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield descriptor
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, name, src_dir_fd=model, dst_dir_fd=model)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=model)
+        raise
+    os.fsync(model)
+
+
+@contextmanager
+def opened_file(model: int, name: str) -> Iterator[int]:
+    """A descriptor to read a file of ours by; OSError if it is none, or a link."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=model)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", name)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def touch(folder: int, files: Iterable[tuple[str, str]]) -> None:
+    """Note, as the files' times, that they were used just now, the first one last."""
+    now = time.time_ns()
+    for age, (identity, name) in enumerate(files):
+        at = now - age * 1000  # what a `float` of seconds tells apart
+        with suppress(OSError), opened_model(folder, identity) as model:
+            os.utime(name, ns=(at, at), dir_fd=model, follow_symlinks=False)
+
+
+def free_bytes(folder: int) -> int:
+    """What this account may still write to the disk."""
+    found = os.fstatvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def total_bytes(folder: int) -> int:
+    found = os.fstatvfs(folder)
+    return found.f_blocks * found.f_frsize

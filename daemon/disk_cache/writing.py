@@ -1,0 +1,130 @@
+"""What the writer does: one file after another, and what makes room for them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+
+from daemon.disk_cache import folder as folders
+from daemon.disk_cache import ledger, storing
+from daemon.disk_cache.folder import Listed, opened, opened_model
+from daemon.disk_cache.format import BadFile
+from daemon.disk_cache.jobs import (
+    Delete,
+    Deleted,
+    FoundFile,
+    Sweep,
+    Swept,
+    Touch,
+    Write,
+    WriteFailed,
+    Written,
+)
+
+log = logging.getLogger(__name__)
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def in_words(error: Exception) -> str:
+    """What went wrong, and with which file or folder."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+class Writer:
+    """Works in `folder`, and makes it when it is first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def sweep(self, job: Sweep) -> Swept:
+        try:
+            with opened(self._folder, is_made=True) as folder:
+                removed, files = _swept(folder)
+                return Swept(
+                    files=tuple(sorted(files, key=lambda file: file.used_at)),
+                    removed=removed,
+                    free_bytes=folders.free_bytes(folder),
+                    total_bytes=folders.total_bytes(folder),
+                    written_today=ledger.written_on(folder, date.today()),
+                )
+        except OSError as error:
+            why = in_words(error)
+            log.warning("nothing is kept on disk: %s", why)
+            return Swept((), 0, 0, 0, problem=why)
+
+    def write(self, job: Write) -> Written | WriteFailed:
+        began = time.monotonic()
+        try:
+            with opened(self._folder, is_made=True) as folder:
+                _keep_floor(folder, job)
+                with opened_model(folder, job.file.identity, is_made=True) as model:
+                    nbytes = storing.write(model, job.file, job.content)
+                today = ledger.add(folder, date.today(), nbytes)
+                free = folders.free_bytes(folder)
+        except (OSError, BadFile, MemoryError) as error:
+            is_full = isinstance(error, OSError) and error.errno in _FULL
+            return WriteFailed(job.file, in_words(error), is_full, self._free_bytes())
+        return Written(job.file, nbytes, time.monotonic() - began, free, today)
+
+    def delete(self, job: Delete) -> Deleted:
+        with suppress(OSError), opened(self._folder) as folder:
+            delete(folder, job.files)
+        return Deleted(job.files, self._free_bytes())
+
+    def touch(self, job: Touch) -> None:
+        with suppress(OSError), opened(self._folder) as folder:
+            folders.touch(folder, job.files)
+
+    def _free_bytes(self) -> int:
+        with suppress(OSError), opened(self._folder) as folder:
+            return folders.free_bytes(folder)
+        return 0
+
+
+def delete(folder: int, files: Iterable[tuple[str, str]]) -> None:
+    """Delete files by (identity, name), and folders that are empty then."""
+    identities = set()
+    for identity, name in files:
+        identities.add(identity)
+        with suppress(OSError), opened_model(folder, identity) as model:
+            folders.remove(model, name)
+    for identity in identities:
+        with suppress(OSError):
+            os.rmdir(identity, dir_fd=folder)
+
+
+def _keep_floor(folder: int, job: Write) -> None:
+    """Raise what a full disk would, if writing would leave less free than asked for."""
+    needed = storing.nbytes_of(job.file, job.content)
+    if folders.free_bytes(folder) - needed < job.floor_bytes:
+        raise OSError(errno.ENOSPC, "too little of the disk would stay free")
+
+
+def _swept(folder: int) -> tuple[int, list[FoundFile]]:
+    removed, files = 0, []
+    for identity in folders.models(folder):
+        with suppress(OSError), opened_model(folder, identity) as model:
+            removed += folders.remove_temporaries(model)
+            for listed in folders.listed(model):
+                if _is_usable(model, listed):
+                    files.append(FoundFile(identity, listed.name, listed.nbytes, listed.used_at))
+                else:
+                    removed += folders.remove(model, listed.name)
+    return removed, files
+
+
+def _is_usable(model: int, listed: Listed) -> bool:
+    """Whether some model may have a use for a file, as far as its first bytes tell."""
+    try:
+        return listed.is_regular and storing.begins_as_ours(model, listed.name)
+    except OSError:
+        return False
