@@ -111,11 +111,14 @@ def _models(options: BenchOptions, folder: Path) -> dict[str, str]:
     if options.model is not None:
         return {Path(options.model).name: options.model}
     names = [f"tiny-{kind}" for kind in options.kinds]
-    return {name: str(_build_tiny(name, folder)) for name in names}
+    return {name: str(build_tiny(name, folder)) for name in names}
 
 
-def _build_tiny(name: str, folder: Path) -> Path:
-    """Building imports mlx, which takes seconds and threads: that stays in another process."""
+def build_tiny(name: str, folder: Path) -> Path:
+    """A tiny model in a new folder of that name.
+
+    Building imports mlx, which takes seconds and threads: that stays in another process.
+    """
     path = folder / name
     built = subprocess.run(
         [sys.executable, "-c", _BUILD, name, str(path)],
