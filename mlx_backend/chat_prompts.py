@@ -17,16 +17,18 @@ from mlx_backend.clock import ConversationClock
 from mlx_backend.content import Content
 from mlx_backend.control import THOUGHT_OPENINGS, ControlTokens
 from mlx_backend.conversation import Conversations
+from mlx_backend.digests import number_of
 from mlx_backend.effort import EffortSwitches
 from mlx_backend.errors import PromptRejected
 from mlx_backend.interface import ShouldStop
+from mlx_backend.journal import NO_NOTES, Notes
 from mlx_backend.length import stop_if
 from mlx_backend.marks import PROBE_USERS, Head, MarkFinder, Rendering
 from mlx_backend.messages import NO_EFFORT, Effort, Prompt
 from mlx_backend.places import Traced
 from mlx_backend.recall import Recall
 from mlx_backend.rendered import RenderedEncoder
-from mlx_backend.templates import Template, check_options
+from mlx_backend.templates import CLOCK, Template, check_options
 from mlx_backend.traits import Message, TemplateTraits
 
 
@@ -41,15 +43,17 @@ class ChatEncoder:
         rendered: RenderedEncoder,
         recall: Recall,
         now: Callable[[], datetime],
+        notes: Notes = NO_NOTES,
     ) -> None:
         self._rendered = rendered
         self._recall = recall
         self.traits = traits
-        self._content = Content(control)
-        self._conversations = Conversations(self.traits, self._content)
+        self.content = Content(control, notes)
+        self._conversations = Conversations(self.traits, self.content)
         self._marks = MarkFinder(template, self.traits, rendered.encode)
         self._effort = EffortSwitches(template.variables)
-        self._clock = ConversationClock(now)
+        shows_time = CLOCK in template.source
+        self.clock = ConversationClock(now, notes if shows_time else NO_NOTES)
 
     def check_pieces(self) -> None:
         """Try the encoding by pieces on a conversation as this template renders it."""
@@ -67,16 +71,15 @@ class ChatEncoder:
     ) -> Prompt:
         check_options(options)
         options = {**self._effort.options(effort), **options}
-        options = self._content.data(options, "template_options")
-        named = [self._content.tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+        options = self.content.data(options, "template_options")
+        named = [self.content.tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
         known_tools = [tool for _, tool in named]
         recalled = self._recall.recalled(messages)
         conversation, origins = self._conversations.traced(recalled.messages, known_tools)
-        key = (hash(tuple(name for name, _ in named)), json.dumps(options, sort_keys=True))
+        key = number_of(json.dumps(options, sort_keys=True), *(name for name, _ in named))
         opening = next((i for i, m in enumerate(conversation) if m["role"] != "system"), -1)
-        opened_with = tuple(message["content"] for message in conversation[: opening + 1])
-        name = (key, hash(opened_with))
-        day = self._clock.day(name, is_opening=len(conversation) <= opening + 1)
+        name = number_of(key, *(message["content"] for message in conversation[: opening + 1]))
+        day = self.clock.day(name, is_opening=len(conversation) <= opening + 1)
         shown = known_tools if self.traits.shows_tools else []
         rendering = Rendering(shown, options, day, (key, day), recalled.answers)
         roles = [str(message["role"]) for message in messages]

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlx_backend.control import ControlTokens, map_strings
+from mlx_backend.digests import number_of
 from mlx_backend.errors import PromptRejected
+from mlx_backend.journal import NO_NOTES, Notes, Value
 from mlx_backend.memo import Memo
 from mlx_backend.schemas import resolved_tool
 
@@ -24,11 +26,14 @@ _MEMO_TOOLS = 4096
 class Content:
     """Masks the strings of requests for one tokenizer. Thread-safe."""
 
-    def __init__(self, control: ControlTokens) -> None:
+    KIND = "tool"  # of its notes
+
+    def __init__(self, control: ControlTokens, notes: Notes = NO_NOTES) -> None:
         self._control = control
+        self._notes = notes
         self._texts: Memo[str, str] = Memo(_MEMO_CHARACTERS, _characters)
         self._arguments: Memo[str, Any] = Memo(_MEMO_CHARACTERS, _characters)
-        self._tools: Memo[str, Any] = Memo(_MEMO_TOOLS)
+        self._tools: Memo[str, tuple[str, Any]] = Memo(_MEMO_TOOLS)
 
     def text(self, value: object, field: str) -> str:
         """A string as content; None is ""."""
@@ -73,11 +78,17 @@ class Content:
             key = json.dumps(tool, sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise PromptRejected("This is not JSON data.", field) from error
-        first = self._tools.get(key)
-        if first is None:
-            first = self.data(_resolved(tool, field), field)
-            self._tools.put(key, first)
+        known = self._tools.get(key)
+        if known is None:
+            known = json.dumps(tool), self.data(_resolved(tool, field), field)
+            self._tools.put(key, known)
+        spelled, first = known
+        self._notes.add(self.KIND, number_of(key), lambda: {"tool": spelled})
         return key, first
+
+    def restore(self, value: Value) -> None:
+        """Take back what was noted. Raises as odd data does."""
+        self.tool(dict(json.loads(value["tool"])), "tools")
 
     def _masked(self, text: str, field: str) -> str:
         if not text.isascii():

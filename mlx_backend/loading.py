@@ -25,6 +25,7 @@ from mlx_backend.file_limit import open_file_limit_kept
 from mlx_backend.grammar import GrammarCompiler, compiler_for
 from mlx_backend.identity import identity
 from mlx_backend.interface import Backend, OutputStream
+from mlx_backend.journal import NO_NOTES, Journals, Notes
 from mlx_backend.messages import AnswerForm, Constraint, Grammar, ModelInfo, Prompt, Sampling
 from mlx_backend.model_files import (
     check_weights,
@@ -66,6 +67,7 @@ class _Device:
     """The model where it computes, and what was found out about it."""
 
     backend: MlxBackend
+    identity: str
     layout: CacheLayout
     kv_bits: int | None
     weight_bytes: int
@@ -117,12 +119,14 @@ def load(
     pool_bytes: int | None = None,
     wire_weights: bool = False,
     trust_remote_code: bool = False,
+    journals: Journals | None = None,
 ) -> MlxModel:
     """Load a model from a folder, or from a hub repository that is on this machine.
 
     `kv_bits` 4 or 8 keeps the KV quantised; `context_size` is an upper bound; `adapter` is a
     folder with LoRA weights; `name` is what the API calls the model. `pool_bytes` and
     `wire_weights` are `memory.DeviceLimits`. `trust_remote_code` runs code from the folder.
+    `journals` keep what its prompts have to be like for as long as its state is kept.
     """
     files = _find_files(path_or_repo, adapter)
     if not trust_remote_code:
@@ -131,7 +135,8 @@ def load(
     tokenizer = _load_tokenizer(files.folder, trust_remote_code)
     context = served_context(files.config, tokenizer.model_max_length, context_size)
     device = _device(files, model, kv_bits, pool_bytes, wire_weights)
-    language = _language(files, tokenizer, device.vocabulary_size, context[0])
+    notes = NO_NOTES if journals is None else journals.of(device.identity)
+    language = _language(files, tokenizer, device.vocabulary_size, context[0], notes)
     warm_up(device.backend, device.vocabulary_size)
     info = _info(name or _name(path_or_repo), files, device, language, context)
     return MlxModel(info, device.backend, language.prompts, language.answers, language.grammars)
@@ -149,11 +154,14 @@ def _device(
     weight_bytes, rows = _sizes(model)
     vocabulary_size = rows or _vocabulary_size(files.config)
     backend = MlxBackend(model, layout, weight_bytes, DeviceLimits(pool_bytes, wire_weights))
-    return _Device(backend, layout, kv_bits, weight_bytes, vocabulary_size)
+    known_as = _identity(files, layout, kv_bits)
+    return _Device(backend, known_as, layout, kv_bits, weight_bytes, vocabulary_size)
 
 
-def _language(files: _Files, tokenizer: Any, vocabulary_size: int, context_size: int) -> _Language:
-    prompts = _prompts(tokenizer, vocabulary_size, context_size)
+def _language(
+    files: _Files, tokenizer: Any, vocabulary_size: int, context_size: int, notes: Notes
+) -> _Language:
+    prompts = _prompts(tokenizer, vocabulary_size, context_size, notes)
     generation_config = read_json(files.folder / "generation_config.json", optional=True)
     answers = find_answers(
         tokenizer.backend_tokenizer,
@@ -180,7 +188,7 @@ def _info(
     return ModelInfo(
         name=name,
         path=str(files.folder),
-        identity=_identity(files, layout, device.kv_bits),
+        identity=device.identity,
         cache_kind=layout.kind,
         cache_classes=layout.class_names,
         vocabulary_size=device.vocabulary_size,
@@ -279,13 +287,17 @@ def _load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
 
 
 def _prompts(
-    tokenizer: Any, vocabulary_size: int, context_size: int | None = None
+    tokenizer: Any,
+    vocabulary_size: int,
+    context_size: int | None = None,
+    notes: Notes = NO_NOTES,
 ) -> MlxPromptEncoder:
     return MlxPromptEncoder(
         tokenizer.backend_tokenizer,
         _template(tokenizer),
         Vocabulary(vocabulary_size, _bos_id(tokenizer)),
         context_size=context_size,
+        notes=notes,
     )
 
 

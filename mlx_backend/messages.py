@@ -167,7 +167,7 @@ class MessageStart:
 class RenderedAs:
     """What a prompt's text was, its generation tail included: its length in characters and a
     digest. By it an answer finds its place again in the prompts that go on from this one.
-    `history` stands for what its messages said, within this process."""
+    `history` stands for what its messages said. All three are the same in every process."""
 
     characters: int
     digest: bytes

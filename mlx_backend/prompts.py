@@ -10,6 +10,7 @@ Rendering and encoding run in the caller's thread, which should not be the event
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,10 +18,13 @@ from typing import Any
 import numpy as np
 
 from mlx_backend.chat_prompts import ChatEncoder
+from mlx_backend.clock import ConversationClock
+from mlx_backend.content import Content
 from mlx_backend.control import ControlTokens, find_control_tokens
 from mlx_backend.errors import PromptRejected
 from mlx_backend.fill_in import end_ids, fill_in_parts
 from mlx_backend.interface import ShouldStop, never
+from mlx_backend.journal import NO_NOTES, Notes, Value
 from mlx_backend.messages import (
     NO_EFFORT,
     Effort,
@@ -39,6 +43,9 @@ from mlx_backend.templates import Template
 from mlx_backend.token_text import TokenText
 from mlx_backend.traits import TemplateTraits, find_traits
 
+_NOT_NOTED_BY_US = (KeyError, TypeError, ValueError, OverflowError, RecursionError, PromptRejected)
+"""What it raises to read a note that says something else than ours do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -55,7 +62,8 @@ class MlxPromptEncoder:
     `tokenizer` is a `tokenizers.Tokenizer`; `template` is None for a model without one, which
     refuses chats. `now` is for templates that print the date. A prompt that cannot fit
     `context_size` is refused early; None refuses none. Of the answers that it is told of, it
-    remembers about `remembered_bytes`.
+    remembers about `remembered_bytes`. `notes` are what an earlier encoder of this model learned,
+    and take what this one does.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class MlxPromptEncoder:
         now: Callable[[], datetime] = datetime.now,
         context_size: int | None = None,
         remembered_bytes: int = MEMO_BYTES,
+        notes: Notes = NO_NOTES,
     ) -> None:
         self._tokenizer = tokenizer
         self.vocabulary = vocabulary
@@ -75,15 +84,29 @@ class MlxPromptEncoder:
         bytes_of = TokenText(tokenizer).bytes_of
         self.pieces = PieceEncoder(tokenizer, self.control, bytes_of, context_size)
         self._beginning = Beginning(vocabulary.bos_id)
-        self._remembered = RememberedAnswers(remembered_bytes)
+        self._remembered = RememberedAnswers(remembered_bytes, notes)
         self._chat = None
         if template is not None:
             traits = find_traits(template)
             splicer = splicer_for(template, traits, self.control, bytes_of)
             rendered = RenderedEncoder(self.pieces, self._beginning, splicer, bytes_of)
             recall = Recall(self._remembered)
-            self._chat = ChatEncoder(template, traits, self.control, rendered, recall, now)
+            self._chat = ChatEncoder(template, traits, self.control, rendered, recall, now, notes)
             self._chat.check_pieces()
+            self._read(notes)
+
+    def _read(self, notes: Notes) -> None:
+        """Learn again what was noted."""
+        assert self._chat is not None
+        size = self.vocabulary.size
+        learn: dict[str, Callable[[Value], None]] = {
+            RememberedAnswers.KIND: lambda value: self._remembered.restore(value, size),
+            ConversationClock.KIND: self._chat.clock.restore,
+            Content.KIND: self._chat.content.restore,
+        }
+        for note in notes.all():
+            with suppress(*_NOT_NOTED_BY_US):
+                learn[note.kind](note.value)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, TypeAlias
 
+from mlx_backend.digests import number_of
 from mlx_backend.memo import Memo
 from mlx_backend.messages import SampledCall, SampledTurn
 from mlx_backend.remembered import Remembered, RememberedAnswers
@@ -58,7 +59,7 @@ class Recall:
         answers: list[Told] = []
         history = 0
         for message in messages:
-            role = message.get("role")
+            role = str(message.get("role"))
             calls = [self._call(call) for call in message.get("tool_calls") or ()]
             told = self._told(message, calls, history) if role == "assistant" else None
             if told is None:
@@ -66,7 +67,7 @@ class Recall:
             else:
                 said.append(_as_said(message, told))
                 answers.append(told)
-            history = hash((history, role, _text(message), *calls))
+            history = number_of(history, role, _text(message), *chain.from_iterable(calls))
         return Recalled(said, tuple(answers), history)
 
     def _told(

@@ -23,7 +23,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mlx_backend.control import unescape_json
 from mlx_backend.errors import ModelDamaged, PromptRejected
 
-_RESERVED_OPTIONS = ("messages", "tools", "documents", "add_generation_prompt", "strftime_now")
+CLOCK = "strftime_now"
+"""What a template calls for the time."""
+
+_RESERVED_OPTIONS = ("messages", "tools", "documents", "add_generation_prompt", CLOCK)
 
 
 class Template(Protocol):
