@@ -12,7 +12,7 @@ from daemon.bench.openings import opened
 from daemon.bench.texts import Author
 from daemon.bench.traffic import Conversation, Interruption, Spelling, Step
 
-TURNS = 4
+TURNS = 3
 CHILDREN = 20
 
 
@@ -65,7 +65,7 @@ def _asked(children: Sequence[Conversation], first: int) -> Iterator[Step]:
 def _kill(author: Author) -> Iterator[Step]:
     """Turns that were saved, and one that was being written when the power went."""
     talk = opened(author).user(author.prose("migrate the module", 250))
-    for turn in range(3):
+    for turn in range(TURNS):
         yield (talk.call(f"turn {turn}"),)
         path = f"src/module_{turn}.py"
         talk = talk.worked(f"turn {turn}", {path: author.source(path, 400)})

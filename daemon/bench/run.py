@@ -88,16 +88,20 @@ def fitting(
     encoder: PromptEncoder, options: BenchOptions, context_size: int
 ) -> tuple[Scenario, ...]:
     """The chosen scenarios, with texts scaled down where a prompt would not fit the context."""
-    characters_per_token = len(_SAMPLE) / len(encoder.text(_SAMPLE))
     scale = options.scale
     for _ in range(SHRINKS):
-        sizes = Sizes(characters_per_token, scale, options.seed)
+        sizes = Sizes(characters_per_token(encoder), scale, options.seed)
         scenarios = chosen(all_scenarios(sizes), options.only)
         longest = max(_longest_prompt(encoder, scenario) for scenario in scenarios)
         if longest <= FILLED * context_size:
             return scenarios
         scale *= 0.9 * FILLED * context_size / longest
     raise BenchFailed(f"a context of {context_size:,} tokens is too small for this traffic")
+
+
+def characters_per_token(encoder: PromptEncoder) -> float:
+    """In text of the kind that `texts` writes."""
+    return len(_SAMPLE) / len(encoder.text(_SAMPLE))
 
 
 def _longest_prompt(encoder: PromptEncoder, scenario: Scenario) -> int:

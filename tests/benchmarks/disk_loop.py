@@ -17,7 +17,7 @@ from pathlib import Path
 from daemon.bench.openings import opened
 from daemon.bench.peers import Mlxd, mlxd_with_disk
 from daemon.bench.play import Player
-from daemon.bench.run import KINDS, build_tiny
+from daemon.bench.run import KINDS, build_tiny, characters_per_token
 from daemon.bench.texts import Author
 from daemon.bench.traffic import Interruption, Scenario, Spelling, Step
 
@@ -56,8 +56,10 @@ async def played(model: str, turns: int) -> Written:
     async with mlxd_with_disk(model) as server:
         info = (await server.status()).engine.model
         is_cuttable = info.cache_kind == "sliceable"
-        player = Player(server, prompt_encoder(model), is_cuttable, plain_answers=True)
-        scenario = Scenario("loop", tuple(loop_of(turns, Author("loop", 4.0))))
+        encoder = prompt_encoder(model)
+        player = Player(server, encoder, is_cuttable, plain_answers=True)
+        author = Author("loop", characters_per_token(encoder))
+        scenario = Scenario("loop", tuple(loop_of(turns, author)))
         result = await player.play(scenario)
         print(f"  read {result.read:,} of {result.prompt:,} tokens, floor {result.floor:,}")
         return await _written(server, player.distinct * info.span_token_bytes)
