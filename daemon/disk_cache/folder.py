@@ -22,13 +22,17 @@ from pathlib import Path
 from daemon.disk_cache.files import FileKind
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
-JOURNAL = "answers.journal"
+JOURNAL, JOURNAL_TEMPORARY = "answers.journal", "answers.journal.tmp"
 """What a model's prompts are encoded with, beside its state. Written elsewhere; deleted here."""
+
+JOURNAL_SECONDS_MOST = 30 * 86_400.0
+"""Without use, where a model has no other files: then its journal is only in the way."""
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 _NAME = re.compile(r"[0-9a-f]{40}\.[a-z]{1,16}\.safetensors")
 _TEMPORARY = re.compile(rf"{_NAME.pattern}\.[0-9a-f]{{16}}\.tmp")
+_JOURNAL = re.compile(rf"{re.escape(JOURNAL)}(\.tmp)?")
 
 
 class FolderUnusable(OSError):
@@ -69,8 +73,7 @@ def opened_model(folder: int, identity: str, *, is_made: bool = False) -> Iterat
     if not _IDENTITY.fullmatch(identity):
         raise FolderUnusable(errno.EINVAL, "this cannot be a model's folder", identity)
     if is_made:
-        with suppress(FileExistsError):
-            os.mkdir(identity, FOLDER_MODE, dir_fd=folder)
+        _make(folder, identity)
     descriptor = os.open(identity, _OPEN_FOLDER, dir_fd=folder)
     try:
         _keep_private(descriptor, identity)
@@ -79,11 +82,17 @@ def opened_model(folder: int, identity: str, *, is_made: bool = False) -> Iterat
         os.close(descriptor)
 
 
+def _make(folder: int, identity: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(identity, FOLDER_MODE, dir_fd=folder)
+        os.fsync(folder)
+
+
 def _keep_private(descriptor: int, name: str) -> None:
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid():
         raise FolderUnusable(errno.EACCES, "the folder belongs to another account", name)
-    if stat.S_IMODE(found.st_mode) != FOLDER_MODE:
+    if found.st_mode & 0o777 != FOLDER_MODE:
         os.fchmod(descriptor, FOLDER_MODE)
 
 
@@ -100,7 +109,11 @@ def models(folder: int) -> list[str]:
 def listed(model: int) -> list[Listed]:
     """A model's files by their names and sizes, in no order; strangers and temporary files not."""
     with os.scandir(model) as entries:
-        return [file for entry in entries if _NAME.fullmatch(entry.name) for file in _seen(entry)]
+        return [file for entry in entries if _is_ours(entry) for file in _seen(entry)]
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    return bool(_NAME.fullmatch(entry.name)) and not entry.is_dir(follow_symlinks=False)
 
 
 def _seen(entry: os.DirEntry[str]) -> Iterator[Listed]:
@@ -111,17 +124,17 @@ def _seen(entry: os.DirEntry[str]) -> Iterator[Listed]:
 
 
 def remove(model: int, name: str) -> bool:
-    """Delete one file, or link; False if it was not there, or is not ours to delete."""
-    if not (_NAME.fullmatch(name) or _TEMPORARY.fullmatch(name) or name == JOURNAL):
-        return False
-    with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+    """Delete one file of ours, or a link in its place; False if it is not there. Raises OSError."""
+    assert any(known.fullmatch(name) for known in (_NAME, _TEMPORARY, _JOURNAL)), name
+    try:
         os.unlink(name, dir_fd=model)
-        return True
-    return False
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def remove_temporaries(model: int) -> int:
-    """Delete what others began to write and will not end; how many files that were."""
+    """Delete what somebody began to write and will not end; how many files that were."""
     with os.scandir(model) as entries:
         names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)]
     return sum(remove(model, name) for name in names if not _is_being_written(model, name))
@@ -130,16 +143,27 @@ def remove_temporaries(model: int) -> int:
 def _is_being_written(model: int, name: str) -> bool:
     """Whether another daemon, which shares the folder, has it locked."""
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=model)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        with opened_file(model, name) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    finally:
-        os.close(descriptor)
+    except OSError:
+        pass
     return False
+
+
+def remove_old_journal(model: int) -> None:
+    """Delete the journal of a model that nobody seems to use any more."""
+    with suppress(OSError):
+        found = os.stat(JOURNAL, dir_fd=model, follow_symlinks=False)
+        if time.time() - found.st_mtime > JOURNAL_SECONDS_MOST:
+            remove(model, JOURNAL)
+
+
+def remove_journal(model: int) -> None:
+    with suppress(OSError):
+        for name in (JOURNAL, JOURNAL_TEMPORARY):
+            remove(model, name)
 
 
 @contextmanager
@@ -151,8 +175,10 @@ def written(model: int, name: str) -> Iterator[int]:
     descriptor = os.open(temporary, flags, FILE_MODE, dir_fd=model)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield descriptor
+            # What the drive itself still holds back as the power fails, the checksum tells.
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -182,8 +208,12 @@ def touch(folder: int, files: Iterable[tuple[str, str]]) -> None:
     now = time.time_ns()
     for age, (identity, name) in enumerate(files):
         at = now - age * 1000  # what a `float` of seconds tells apart
-        with suppress(OSError), opened_model(folder, identity) as model:
-            os.utime(name, ns=(at, at), dir_fd=model, follow_symlinks=False)
+        with (
+            suppress(OSError),
+            opened_model(folder, identity) as model,
+            opened_file(model, name) as descriptor,
+        ):
+            os.utime(descriptor, ns=(at, at))
 
 
 def free_bytes(folder: int) -> int:

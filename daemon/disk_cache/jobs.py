@@ -7,6 +7,7 @@ on a job lets go of it before its result is posted. Frozen throughout.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -146,6 +147,14 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Chore:
+    """Writer: call something that writes a little to this disk, and returns how many bytes; they
+    count like those of files. There is no result."""
+
+    run: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Check:
     """Reader: read and verify every file; what is wrong is deleted. Answers a `DiskCheck` to
     `reply`, and a `Checked` to the engine's thread."""
@@ -165,7 +174,7 @@ class Stop:
     """Either thread: end."""
 
 
-WriterJob: TypeAlias = Sweep | Write | Delete | Touch | Stop
+WriterJob: TypeAlias = Sweep | Write | Delete | Touch | Chore | Stop
 ReaderJob: TypeAlias = Scan | Read | Check | Stop
 Result: TypeAlias = (
     Swept | Scanned | Written | WriteFailed | ReadDone | ReadFailed | Deleted | Checked

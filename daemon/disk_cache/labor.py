@@ -14,6 +14,7 @@ from pathlib import Path
 from daemon.disk_cache.jobs import (
     Check,
     Checked,
+    Chore,
     Delete,
     Deleted,
     JobQueue,
@@ -80,6 +81,8 @@ class _Labor:
                 return self._writer.delete(job)
             case Touch():
                 self._writer.touch(job)
+            case Chore():
+                self._writer.run(job)
             case Read():
                 return self._reader.read(job)
             case Scan():

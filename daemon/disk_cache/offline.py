@@ -46,8 +46,8 @@ def clear(folder: Path) -> None:
         for identity, files in _listed(root):
             with opened_model(root, identity) as model:
                 folders.remove_temporaries(model)
-            names = (*(file.name for file in files), folders.JOURNAL)
-            delete(root, [(identity, name) for name in names])
+                folders.remove_journal(model)
+            delete(root, [(identity, file.name) for file in files])
 
 
 def _listed(root: int) -> list[tuple[str, list[Listed]]]:

@@ -8,6 +8,7 @@ far as descriptions go: only the arrays behind them are not verified yet.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,9 +46,7 @@ def survey(model: int, identity: str) -> Iterator[Survey | None]:
                 _look(model, identity, listed, found, outcome)
                 yield None
     _chain(identity, found, outcome)
-    for name in tuple(outcome.bad):
-        if not folders.remove(model, name):
-            del outcome.bad[name]  # gone meanwhile: nobody's fault
+    _remove_bad(model, outcome)
     yield outcome
 
 
@@ -64,6 +63,13 @@ def _look(
         outcome.bad[listed.name] = str(error)
     else:
         found[listed.name] = (head.file, listed.used_at)
+
+
+def _remove_bad(model: int, outcome: Survey) -> None:
+    for name in tuple(outcome.bad):
+        with suppress(OSError):
+            if not folders.remove(model, name):
+                del outcome.bad[name]  # gone meanwhile: nobody's fault
 
 
 def _orphans(found: dict[str, Good]) -> bool:

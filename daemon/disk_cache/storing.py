@@ -121,16 +121,27 @@ def read_head(model: int, name: str) -> Head:
     is not.
     """
     with opened_file(model, name) as descriptor:
-        start = os.pread(descriptor, _HEAD_GUESS_BYTES, 0)
-        needed = layout.bytes_to_tokens_end(layout.data_start(start))
-        if needed > len(start) == _HEAD_GUESS_BYTES:
-            start += os.pread(descriptor, needed - len(start), len(start))
-        found = layout.head(start)
-        if os.fstat(descriptor).st_size != found.nbytes:
-            raise BadFile("it is not as long as it says")
-    if found.file.name != name:
-        raise BadFile(f"it says of itself that it is {found.file.name}")
-    return found
+        return _named(_head(descriptor), name)
+
+
+def _head(descriptor: int) -> Head:
+    start = os.pread(descriptor, _HEAD_GUESS_BYTES, 0)
+    needed = layout.bytes_to_tokens_end(layout.data_start(start))
+    if needed > len(start) == _HEAD_GUESS_BYTES:
+        start += os.pread(descriptor, needed - len(start), len(start))
+    return _sized(layout.head(start), os.fstat(descriptor).st_size)
+
+
+def _sized(head: Head, nbytes: int) -> Head:
+    if head.nbytes != nbytes:
+        raise BadFile("it is not as long as it says")
+    return head
+
+
+def _named(head: Head, name: str) -> Head:
+    if head.file.name != name:
+        raise BadFile(f"it says of itself that it is {head.file.name}")
+    return head
 
 
 def begins_as_ours(model: int, name: str) -> bool:
@@ -147,16 +158,13 @@ def read(model: int, name: str, buffer: bytearray) -> tuple[Head, Content, bytea
         if nbytes < layout.CHECKSUM.stop:
             raise BadFile("it is cut short")
         if len(buffer) < nbytes:
-            buffer = bytearray(nbytes)
+            _head(descriptor)  # before so much memory is asked for
+            buffer = bytearray(-(-nbytes // _STRETCH_BYTES) * _STRETCH_BYTES)
         with memoryview(buffer)[:nbytes] as whole:
             crc = _read_into(descriptor, whole)
             if layout.digits(crc) != whole[layout.CHECKSUM]:
                 raise BadFile("its checksum is wrong")
-            found = layout.head(whole)
-    if found.nbytes != nbytes:
-        raise BadFile("it is not as long as it says")
-    if found.file.name != name:
-        raise BadFile(f"it says of itself that it is {found.file.name}")
+            found = _named(_sized(layout.head(whole), nbytes), name)
     return found, layout.content(buffer, found), buffer
 
 

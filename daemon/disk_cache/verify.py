@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def _verify_files(model: int, files: list[StoredFile], verdict: Verdict) -> Iter
     for file in files:
         if file.parent in lost:
             verdict.lost.append((file.identity, file.name))
-            folders.remove(model, file.name)
+            remove(model, file.name)
         else:
             buffer = _verify_file(model, file, buffer, verdict)
         if verdict.lost[-1:] == [(file.identity, file.name)] and file.kind is FileKind.BLOCK:
@@ -84,10 +85,16 @@ def _verify_file(model: int, file: StoredFile, buffer: bytearray, verdict: Verdi
         return buffer  # deleted meanwhile, by who may
     except (OSError, BadFile, MemoryError) as error:
         _note(verdict, file.identity, file.name, in_words(error))
-        folders.remove(model, file.name)
+        remove(model, file.name)
     verdict.files += 1
     verdict.nbytes += file.nbytes
     return buffer
+
+
+def remove(model: int, name: str) -> None:
+    """Delete a file, if that can be done."""
+    with suppress(OSError):
+        folders.remove(model, name)
 
 
 def _note(verdict: Verdict, identity: str, name: str, why: str) -> None:

@@ -16,6 +16,7 @@ from daemon.disk_cache import ledger, storing
 from daemon.disk_cache.folder import Listed, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
+    Chore,
     Delete,
     Deleted,
     FoundFile,
@@ -84,6 +85,11 @@ class Writer:
         with suppress(OSError), opened(self._folder) as folder:
             folders.touch(folder, job.files)
 
+    def run(self, job: Chore) -> None:
+        nbytes = job.run()
+        with suppress(OSError), opened(self._folder) as folder:
+            ledger.add(folder, date.today(), nbytes)
+
     def _free_bytes(self) -> int:
         with suppress(OSError), opened(self._folder) as folder:
             return folders.free_bytes(folder)
@@ -110,16 +116,26 @@ def _keep_floor(folder: int, job: Write) -> None:
 
 
 def _swept(folder: int) -> tuple[int, list[FoundFile]]:
-    removed, files = 0, []
+    removed, files = 0, list[FoundFile]()
     for identity in folders.models(folder):
         with suppress(OSError), opened_model(folder, identity) as model:
-            removed += folders.remove_temporaries(model)
-            for listed in folders.listed(model):
-                if _is_usable(model, listed):
-                    files.append(FoundFile(identity, listed.name, listed.nbytes, listed.used_at))
-                else:
-                    removed += folders.remove(model, listed.name)
+            usable, useless = _sorted_out(model)
+            removed += len(useless) + folders.remove_temporaries(model)
+            delete(folder, [(identity, name) for name in useless])
+            files += [FoundFile(identity, file.name, file.nbytes, file.used_at) for file in usable]
+            if not usable:
+                folders.remove_old_journal(model)
     return removed, files
+
+
+def _sorted_out(model: int) -> tuple[list[Listed], list[str]]:
+    usable, useless = list[Listed](), list[str]()
+    for listed in folders.listed(model):
+        if _is_usable(model, listed):
+            usable.append(listed)
+        else:
+            useless.append(listed.name)
+    return usable, useless
 
 
 def _is_usable(model: int, listed: Listed) -> bool:
