@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         CacheContents,
         CacheStatus,
         DaemonStatus,
+        DiskCheck,
+        DiskContents,
         ListedModel,
         ModelList,
         RequestStatus,
@@ -39,6 +41,9 @@ LOAD_SECONDS = 660.0
 
 ANSWER_SECONDS = 60.0
 """Other answers come from the engine's thread, after the chunk that it is in."""
+
+CHECK_SECONDS = 3600.0
+"""Every file is read, and a disk may hold many."""
 
 UNAUTHORIZED = 401
 
@@ -80,6 +85,26 @@ class Client:
         from daemon.status import CacheStatus
 
         return self._parsed(CacheStatus, body)
+
+    def disk(self) -> DiskContents:
+        return self._disk("GET", "/mlxd/cache/disk")
+
+    def clear_disk(self) -> DiskContents:
+        """What is left afterwards. What memory holds is forgotten, too."""
+        return self._disk("POST", "/mlxd/cache/disk/clear")
+
+    def _disk(self, method: str, path: str) -> DiskContents:
+        body = self._answer(method, path, with_token=method == "POST")
+        from daemon.status import DiskContents
+
+        return self._parsed(DiskContents, body)
+
+    def check_disk(self) -> DiskCheck:
+        """Waits until all of it was read."""
+        body = self._answer("POST", "/mlxd/cache/disk/check", CHECK_SECONDS, with_token=True)
+        from daemon.status import DiskCheck
+
+        return self._parsed(DiskCheck, body)
 
     def sessions(self) -> SessionList:
         body = self._answer("GET", "/v1/sessions")

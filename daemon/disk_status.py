@@ -16,7 +16,8 @@ class DiskStatus:
     loaded and of this version. `free_bytes` of the disk ≥ `floor_bytes`. `pending_bytes` are still
     to be written. `hits` are requests that got something from disk, `restored_tokens` what they
     got; `bad_files` were wrong, unreadable or gone, and are deleted. `skipped_writes` would have
-    gone beyond a limit. `read_bytes_per_second` is 0 until something was read.
+    gone beyond a limit. `read_bytes_per_second` is 0 until something was read. `last_failure` says
+    in words what went wrong last, such as why nothing is kept although it should be.
     """
 
     folder: str = ""
@@ -42,6 +43,7 @@ class DiskStatus:
     restored_tokens: int = 0
     restored_bytes: int = 0
     read_bytes_per_second: float = 0.0
+    last_failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from daemon import __version__
 from daemon.starts import Memory
-from daemon.status import DaemonStatus
+from daemon.status import DaemonStatus, DiskStatus
 
 TESTED = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
 """The versions that the code was written and tested against; a test compares the package's own."""
@@ -24,6 +24,7 @@ MEMORY_SHARE = 0.75
 
 SCARCE_DISK_BYTES, FULL_DISK_BYTES = 10 * 10**9, 10**9
 LARGE_LOG_BYTES = 100 * 10**6
+FOR_OTHERS = 0o077
 REINSTALL = "Install mlxd anew, in an environment of its own: `uv tool install --force mlxd`."
 
 
@@ -75,6 +76,17 @@ class ServiceFacts:
     last_exit: int | None = None
     missing: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCacheFacts:
+    """The disk cache's `folder`; "" if it is turned off. `mode`: its rights, None while it is not
+    there. `status`: what a running daemon says of it."""
+
+    folder: str = ""
+    mode: int | None = None
+    is_writable: bool = True
+    status: DiskStatus | None = None
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
@@ -215,12 +227,48 @@ def check_logs(folder: str, nbytes: int, refusal: str = "") -> Finding:
 
 def check_disk(folder: str, free_bytes: int) -> Finding:
     words = f"{_size(free_bytes)} are free for {folder}"
-    fix = "Delete models that you do not use: `mlxd models`, `mlxd rm MODEL`."
+    fix = (
+        "Delete models that you do not use (`mlxd models`, `mlxd rm MODEL`), or what was read: "
+        "`mlxd cache clear --disk`."
+    )
     if free_bytes < FULL_DISK_BYTES:
         return Finding("disk", Severity.PROBLEM, words, fix)
     if free_bytes < SCARCE_DISK_BYTES:
         return Finding("disk", Severity.WARNING, words, fix)
     return Finding("disk", Severity.OK, words)
+
+
+def check_disk_cache(facts: DiskCacheFacts) -> Iterable[Finding]:
+    name, folder = "disk cache", facts.folder
+    if not folder:
+        yield Finding(name, Severity.OK, "off: what was read is gone when the daemon ends")
+    elif not facts.is_writable:
+        fix = f"Make {folder} yours: `sudo chown -R $USER {folder}`."
+        yield Finding(name, Severity.WARNING, f"nothing can be kept in {folder}", fix)
+    elif facts.mode is None:
+        yield Finding(name, Severity.OK, f"{folder} is not there yet")
+    elif facts.mode & FOR_OTHERS:
+        fix = f"`chmod -R go= {folder}`; what is in it are prompts and answers."
+        yield Finding(name, Severity.WARNING, f"others may look into {folder}", fix)
+    else:
+        yield Finding(name, Severity.OK, f"{folder}, which only you can read")
+    if facts.status is not None and facts.status.is_on:
+        yield from _disk_cache_at_work(name, facts.status)
+
+
+def _disk_cache_at_work(name: str, disk: DiskStatus) -> Iterable[Finding]:
+    if disk.bad_files:
+        words = f"files that could not be used, and went: {disk.bad_files}"
+        fix = "If that happens again, check the disk itself, as with Disk Utility's First Aid."
+        yield Finding(name, Severity.WARNING, words, fix)
+    if disk.failed_writes:
+        why = f", the last one: {disk.last_failure}" if disk.last_failure else ""
+        words = f"writes that failed: {disk.failed_writes}{why}"
+        yield Finding(name, Severity.WARNING, words, "`mlxd logs` shows which.")
+    if disk.free_bytes < disk.floor_bytes:
+        words = f"{_size(disk.free_bytes)} are free, and {_size(disk.floor_bytes)} are to stay so"
+        fix = "Make room on the disk, or `mlxd config set disk_cache_free_bytes SIZE`."
+        yield Finding(name, Severity.NOTE, f"nothing is written: {words}", fix)
 
 
 def _size(nbytes: int) -> str:

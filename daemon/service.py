@@ -27,8 +27,9 @@ START_SECONDS = 60.0
 SETTLE_SECONDS = 10.0
 """How long a model that loads is watched: one that is missing or damaged is found out by then."""
 
-STOP_SECONDS = 75.0
-"""How long running requests may hold up a stop that was asked for, before launchd enforces it."""
+STOP_SECONDS = 135.0
+"""How long running requests, and then what is still to be written, may hold up a stop before launchd
+enforces it."""
 
 POLL_SECONDS = 0.25
 NOT_INSTALLED = (

@@ -122,7 +122,7 @@ class Settings:
         byte_size,
         "SIZE",
         "Disk for what was read, which outlives the daemon; 0 keeps it in memory only",
-        unset="a share of the free disk",
+        unset="a fifth of the free disk",
     )
     disk_cache_folder: str | None = row(
         or_none(absolute_path),
@@ -134,7 +134,7 @@ class Settings:
         byte_size,
         "SIZE",
         "Disk that it leaves free for others in any case",
-        unset="a share of the disk",
+        unset="a tenth of the disk, 20GB at most",
     )
     disk_cache_write_bytes_per_day: int | None = row(
         or_none(byte_size),
@@ -233,6 +233,11 @@ class Settings:
     def keep_alive_seconds(self) -> float | None:
         """None: for ever."""
         return seconds_in(self.keep_alive)
+
+    @property
+    def shutdown_seconds(self) -> int:
+        """What the end of the daemon may take: what runs, then what is still to be written."""
+        return self.shutdown_grace_seconds + self.shutdown_save_seconds
 
     @property
     def is_remote(self) -> bool:

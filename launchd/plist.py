@@ -24,7 +24,8 @@ OPEN_FILES = 10_240
 """As many as macOS lets a process have at most, unless it was set up otherwise."""
 
 EXIT_MARGIN_SECONDS = 15
-"""launchd kills what has not ended by then: after the last words, the last chunk and the disk."""
+"""launchd kills what has not ended by then: after the last words, the last chunk, a write that the
+disk is slow with."""
 
 OWNER_ONLY = 0o077
 

@@ -209,6 +209,11 @@ def test_the_daemon_of_the_demo_asks_for_no_key_and_takes_no_socket_of_another()
     assert (settings.api_key_file, settings.unix_socket, settings.is_remote) == (None, None, False)
 
 
+def test_the_daemon_of_the_demo_begins_with_nothing_read_and_leaves_nothing_on_disk():
+    words = serve_command("folder", 4711)[4:]
+    assert words[words.index("--disk-cache-bytes") + 1] == "0"
+
+
 def test_histories_only_grow():
     opening = day.opening()
     history = day.tool_result(day.answered(opening, "answer"), "daemon", "errors.py", "What now?")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,14 @@ from daemon.agent_configs import check_agents
 from daemon.cli import ExitCode
 from daemon.doctor import (
     TESTED,
+    DiskCacheFacts,
     Finding,
     Machine,
     ModelFacts,
     ServiceFacts,
     Severity,
     check_disk,
+    check_disk_cache,
     check_logs,
     check_machine,
     check_model,
@@ -31,7 +34,7 @@ from daemon.doctor import (
     worst,
 )
 from daemon.starts import Memory
-from daemon.status import DaemonStatus, EngineStatus, MachineStatus, ModelStatus
+from daemon.status import DaemonStatus, DiskStatus, EngineStatus, MachineStatus, ModelStatus
 from daemon.views.doctor import doctor_json, summary
 from tests.e2e.processes import free_port, running
 
@@ -160,6 +163,41 @@ def test_an_agents_configuration_is_found_and_compared(
     assert words in finding.words
 
 
+MINE = DiskCacheFacts("/c/read", 0o40700)
+ON = DiskStatus(is_on=True)
+DISK_CACHES = [
+    (DiskCacheFacts(), OK, "off"),
+    (MINE, OK, "only you can read"),
+    (replace(MINE, mode=None), OK, "not there yet"),
+    (replace(MINE, mode=0o40755), WARNING, "others may look into /c/read"),
+    (replace(MINE, is_writable=False), WARNING, "nothing can be kept in /c/read"),
+    (
+        replace(MINE, status=replace(ON, bad_files=2)),
+        WARNING,
+        "files that could not be used, and went: 2",
+    ),
+    (
+        replace(MINE, status=replace(ON, failed_writes=1, last_failure="no space")),
+        WARNING,
+        "writes that failed: 1, the last one: no space",
+    ),
+    (
+        replace(MINE, status=replace(ON, free_bytes=GB, floor_bytes=2 * GB)),
+        NOTE,
+        "nothing is written: 1.0 GB are free, and 2.0 GB are to stay so",
+    ),
+    (replace(MINE, status=DiskStatus(bad_files=2)), OK, "only you can read"),
+]
+
+
+@pytest.mark.parametrize(("facts", "severity", "words"), DISK_CACHES)
+def test_the_disk_cache_is_private_and_written_to(facts, severity, words):
+    findings = list(check_disk_cache(facts))
+    assert worst(findings) is severity
+    assert words in findings[-1].words
+    assert bool(findings[-1].fix) == (severity is not OK)
+
+
 def test_where_no_agent_is_there_is_nothing_to_say(tmp_path):
     assert not list(check_agents(tmp_path, 8642))
 
@@ -193,7 +231,7 @@ def test_an_installation_without_a_model_is_a_problem_with_a_remedy(tmp_path):
     by_name = {each["check"]: each for each in found["findings"]}
     assert by_name["model"]["severity"] == "problem"
     assert by_name["mlx-lm"]["severity"] == "ok"
-    assert {"machine", "port", "logs", "disk", "settings"} <= set(by_name)
+    assert {"machine", "port", "logs", "disk", "disk cache", "settings"} <= set(by_name)
 
 
 def test_a_wrong_setting_and_a_running_daemon_are_found(tmp_path):

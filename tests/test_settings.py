@@ -68,6 +68,10 @@ def test_sizes_are_read_with_their_units(text, size):
         ("aliases", "=big", "a list such as"),
         ("aliases", "small=", "a list such as"),
         ("max_loaded_models", "0", "from 1 to 64"),
+        ("disk_cache_bytes", "none", "a size such as"),
+        ("disk_cache_folder", "here", "an absolute path"),
+        ("disk_cache_idle_seconds", "0", "from 1 to"),
+        ("shutdown_save_seconds", "61", "from 0 to 60"),
     ],
 )
 def test_a_wrong_flag_is_refused_by_its_name_with_what_it_has_to_be(name, text, expected):
@@ -120,6 +124,22 @@ def test_a_policy_of_ones_own_is_refused_beside_the_options_that_it_replaces(opt
 
 def test_no_entries_at_all_is_a_valid_choice():
     assert resolve({"prefix_cache_entries": "0"}, {}).settings.prefix_cache_entries == 0
+
+
+def test_a_day_has_a_limit_of_writing_unless_there_is_to_be_none():
+    assert Settings().disk_cache_write_bytes_per_day
+    unlimited = resolve({"disk_cache_write_bytes_per_day": "none"}, {}).settings
+    assert unlimited.disk_cache_write_bytes_per_day is None
+
+
+def test_a_share_of_the_disk_is_kept_and_none_of_it_if_told_to():
+    assert Settings().disk_cache_bytes is None
+    assert resolve({"disk_cache_bytes": "0"}, {}).settings.disk_cache_bytes == 0
+
+
+def test_the_end_takes_as_long_as_requests_and_writing_may():
+    given = {"shutdown_grace_seconds": "7", "shutdown_save_seconds": "20"}
+    assert resolve(given, {}).settings.shutdown_seconds == 27
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 
 from daemon.engine import Engine
 from daemon.histogram import Histogram
-from daemon.status import CacheStatus, EngineStatus, MemoryStatus, TotalsStatus
+from daemon.status import CacheStatus, DiskStatus, EngineStatus, MemoryStatus, TotalsStatus
 
 
 def metrics_routes(engine: Engine) -> Sequence[BaseRoute]:
@@ -48,6 +48,7 @@ class StatusCollector(Collector):
         yield from _work(status)
         yield from _cache(status.cache)
         yield from _memory(status.memory)
+        yield from _disk(status.disk)
 
 
 def _model(status: EngineStatus) -> Iterator[Metric]:
@@ -146,6 +147,38 @@ def _memory(memory: MemoryStatus) -> Iterator[Metric]:
         ("wired", "Wired bytes", memory.wired_bytes),
     ):
         yield _gauge(f"mlxd_memory_{name}_bytes", words, number)
+
+
+def _disk(disk: DiskStatus) -> Iterator[Metric]:
+    yield _gauge("mlxd_disk_on", "1 while what was read is kept on disk", disk.is_on)
+    if not disk.is_on:
+        return
+    models = {"loaded": disk.usable_bytes, "others": disk.unusable_bytes}
+    words = "Bytes on disk, of models that this run has loaded and of others"
+    yield _by("mlxd_disk_bytes", words, "models", models, GaugeMetricFamily)
+    for name, words, number in (
+        ("limit_bytes", "Most bytes that may be on disk", disk.max_bytes),
+        ("files", "Files on disk", disk.files),
+        ("free_bytes", "Free bytes of that disk", disk.free_bytes),
+        ("floor_bytes", "Bytes of it that stay free", disk.floor_bytes),
+        ("pending_bytes", "Bytes that are still to be written", disk.pending_bytes),
+        ("written_today_bytes", "Bytes written since midnight", disk.written_today_bytes),
+        ("limit_written_bytes", "Most bytes in a day; 0: no limit", disk.write_bytes_per_day),
+        ("read_bytes_per_second", "How quickly files were read lately", disk.read_bytes_per_second),
+    ):
+        yield _gauge(f"mlxd_disk_{name}", words, number)
+    for name, words, number in (
+        ("written_bytes", "Bytes written by this run", disk.written_bytes),
+        ("written_files", "Files written by this run", disk.written_files),
+        ("evicted_files", "Files deleted to make room", disk.evicted_files),
+        ("skipped_writes", "Writes left out for a limit", disk.skipped_writes),
+        ("failed_writes", "Writes that failed", disk.failed_writes),
+        ("bad_files", "Files that were wrong, unreadable or gone", disk.bad_files),
+        ("hits", "Requests that got something from disk", disk.hits),
+        ("restored_tokens", "Prompt tokens that came from disk", disk.restored_tokens),
+        ("restored_bytes", "Bytes read for them", disk.restored_bytes),
+    ):
+        yield CounterMetricFamily(f"mlxd_disk_{name}", words, value=number)
 
 
 def _gauge(name: str, words: str, number: float) -> Metric:

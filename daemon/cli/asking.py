@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from daemon import __version__
+from daemon.cli.disk import CacheAction, keeper, on_disk
 from daemon.cli.exits import ExitCode
-from daemon.cli.flags import accepts_settings, only
+from daemon.cli.flags import accepts_settings, disk_folder_of, only
 from daemon.cli.output import complain, print_json, say, show
 from daemon.errors import NotRunning
 from daemon.settings import Resolved
@@ -102,23 +103,27 @@ def why(
     show(why_view(found, time.time()))
 
 
-class CacheAction(StrEnum):
-    CLEAR = "clear"
-    CHECK = "check"
-
-
-@accepts_settings(only("port"))
+@accepts_settings(only("port", "disk_cache_folder"))
 def cache(
     resolved: Resolved,
     action: Annotated[
         CacheAction | None,
-        typer.Argument(help="Forget everything, or walk the invariants. Without: list."),
+        typer.Argument(
+            help="Forget everything, or walk the invariants; of the disk, read and verify every "
+            "file. Without: list."
+        ),
     ] = None,
     tree: Annotated[bool, typer.Option("--tree", help="Draw the tree.")] = False,
+    disk: Annotated[
+        bool, typer.Option("--disk", help="What is on disk, also without a daemon.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List what the prefix cache holds; empty or check it."""
+    """List what the prefix cache holds, in memory or on disk; empty or check it."""
     client = client_of(resolved)
+    if disk:
+        on_disk(keeper(client, disk_folder_of(resolved.settings)), action, as_json)
+        return
     match action:
         case None:
             contents = client.cache()

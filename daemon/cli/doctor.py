@@ -19,9 +19,9 @@ from daemon import paths
 from daemon.agent_configs import check_agents
 from daemon.cli.asking import JsonFlag
 from daemon.cli.exits import ExitCode
-from daemon.cli.flags import settings_file
+from daemon.cli.flags import disk_folder_of, settings_file
 from daemon.cli.output import print_json, show
-from daemon.doctor import Finding, Machine, ModelFacts, ServiceFacts, Severity
+from daemon.doctor import DiskCacheFacts, Finding, Machine, ModelFacts, ServiceFacts, Severity
 from daemon.errors import CommandFailed, ConfigurationError, NotRunning
 from daemon.settings import Settings, resolve
 from daemon.starts import Starts
@@ -69,6 +69,7 @@ def examine() -> Iterator[Finding]:
     yield from checks.check_starts(Starts(paths.starts_file()).read(), found is not None)
     yield _logs()
     yield _disk(paths.models_folder())
+    yield from checks.check_disk_cache(_disk_cache(settings, found))
     yield from check_agents(Path.home(), settings.port)
 
 
@@ -133,6 +134,16 @@ def _logs() -> Finding:
 
 def _disk(folder: Path) -> Finding:
     return checks.check_disk(str(folder), shutil.disk_usage(_existing(folder)).free)
+
+
+def _disk_cache(settings: Settings, found: DaemonStatus | None) -> DiskCacheFacts:
+    status = None if found is None else found.engine.disk
+    if settings.disk_cache_bytes == 0:
+        return DiskCacheFacts(status=status)
+    folder = disk_folder_of(settings)
+    mode = folder.stat().st_mode if folder.is_dir() else None
+    is_writable = os.access(_existing(folder), os.W_OK | os.X_OK)
+    return DiskCacheFacts(str(folder), mode, is_writable, status)
 
 
 def _existing(folder: Path) -> Path:

@@ -90,8 +90,8 @@ def this_mac() -> ThisMac:
 def new_spec() -> AgentSpec:
     """The daemon's agent as it would be installed from this shell."""
     given = new_environment()
-    grace_seconds = _settings(given).shutdown_grace_seconds
-    return daemon_spec(program(), given, paths.terminal_log(), grace_seconds)
+    shutdown_seconds = _settings(given).shutdown_seconds
+    return daemon_spec(program(), given, paths.terminal_log(), shutdown_seconds)
 
 
 def new_environment() -> dict[str, str]:

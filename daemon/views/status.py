@@ -16,6 +16,7 @@ from daemon.status import (
     ModelStatus,
     SamplingStatus,
 )
+from daemon.views.disk import disk_facts, stage_words
 from daemon.views.requests import requests_table
 from daemon.views.sessions import sessions_table
 from daemon.views.tables import facts, section
@@ -51,6 +52,7 @@ def _facts(status: DaemonStatus, rates: str) -> Iterator[tuple[str, str]]:
     if engine.model.is_serving:
         yield from memory_facts(engine.memory)
         yield from cache_facts(engine.cache)
+        yield from disk_facts(engine.disk)
     yield from work_facts(engine)
     if rates:
         yield "now", rates
@@ -85,6 +87,8 @@ def model_facts(model: ModelStatus) -> Iterator[tuple[str, str]]:
         yield "context", f"{count(model.context_size)} tokens, weights {size(model.weight_bytes)}"
     if model.sampling is not None:
         yield "sampling", sampling_words(model.sampling)
+    if model.stages:
+        yield "idle", stage_words(model.idle_seconds, model.stages)
     for warning in model.warnings:
         yield "warning", plain(warning)
     if model.error:
@@ -100,6 +104,8 @@ def other_models(engine: EngineStatus) -> Iterator[tuple[str, str]]:
             weights = f", weights {size(model.weight_bytes)}" if model.weight_bytes else ""
             error = f": {plain(model.error)}" if model.error else ""
             yield "also", f"{plain(model.name)}, {model.state}{weights}{error}"
+            if model.stages:
+                yield "", f"idle {stage_words(model.idle_seconds, model.stages)}"
 
 
 def sampling_words(sampling: SamplingStatus) -> str:

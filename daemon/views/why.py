@@ -46,7 +46,8 @@ def _tokens(request: RequestStatus) -> Iterator[str]:
     yield f"Its prompt has {counted(request.prompt, 'token')}:"
     part = share(request.reused, request.prompt)
     left = request.prompt - request.reused - request.read
-    yield f"{count(request.reused)} reused ({part}), {count(request.read)} read" + (
+    disk = f"{count(request.from_disk)} of them from disk, " if request.from_disk else ""
+    yield f"{count(request.reused)} reused ({part}), {disk}{count(request.read)} read" + (
         f", {count(left)} not read." if left > 0 else "."
     )
     yield f"{counted(request.generated, 'token')} generated."

@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.api.metrics import StatusCollector
 from daemon.histogram import Histogram
-from daemon.status import CacheStatus, EngineStatus, ModelStatus, TotalsStatus
+from daemon.status import CacheStatus, DiskStatus, EngineStatus, ModelStatus, TotalsStatus
 from tests.api.admin_desk import desk
 from tests.engine.harness import run, words
 
@@ -109,3 +109,31 @@ def test_every_outcome_and_every_reason_of_an_eviction_is_told() -> None:
     assert evictions == [1, 2, 3, 4, 5, 6]
     assert found["mlxd_parked_total"] == 6
     assert "mlxd_cache_limit_entries" not in found
+
+
+def test_what_is_on_disk_is_told_with_its_limits_while_anything_is_kept_there() -> None:
+    numbers = {
+        "usable_bytes": 70,
+        "unusable_bytes": 30,
+        "max_bytes": 1_000,
+        "files": 7,
+        "written_bytes": 120,
+        "evicted_files": 2,
+        "skipped_writes": 3,
+        "failed_writes": 4,
+        "bad_files": 5,
+        "hits": 6,
+        "restored_tokens": 6_000,
+        "restored_bytes": 60,
+    }
+    disk = DiskStatus(is_on=True, **numbers)
+    found = collected(EngineStatus(ModelStatus("ready"), disk=disk))
+    assert found["mlxd_disk_on"] == 1
+    assert found["mlxd_disk_bytes[loaded]"] + found["mlxd_disk_bytes[others]"] == 100
+    assert (found["mlxd_disk_limit_bytes"], found["mlxd_disk_files"]) == (1_000, 7)
+    for name in ("written_bytes", "evicted_files", "skipped_writes", "failed_writes", "bad_files"):
+        assert found[f"mlxd_disk_{name}_total"] == numbers[name]
+    for name in ("hits", "restored_tokens", "restored_bytes"):
+        assert found[f"mlxd_disk_{name}_total"] == numbers[name]
+    off = collected(EngineStatus(ModelStatus("ready")))
+    assert [name for name in off if name.startswith("mlxd_disk")] == ["mlxd_disk_on"]

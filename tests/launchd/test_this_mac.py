@@ -8,6 +8,7 @@ import pytest
 
 from daemon.cli.this_mac import ThisMac, new_spec
 from daemon.errors import CommandFailed
+from daemon.service import STOP_SECONDS
 from launchd.plist import rendered
 from tests.launchd.fake_launchctl import LABEL, UID, FakeLaunchctl
 
@@ -31,6 +32,14 @@ def test_a_new_service_has_this_shells_settings_and_absolute_paths_only(home, mo
     assert given["HF_HUB_CACHE"] == str(home / "models" / "hub")
     assert found["StandardErrorPath"].startswith(str(home))
     assert found["ExitTimeOut"] > 10
+
+
+def test_launchd_waits_for_running_requests_and_for_what_is_written(home, monkeypatch):
+    before = plistlib.loads(rendered(new_spec()))["ExitTimeOut"]
+    monkeypatch.setenv("MLXD_SHUTDOWN_GRACE_SECONDS", "50")
+    monkeypatch.setenv("MLXD_SHUTDOWN_SAVE_SECONDS", "60")
+    found = plistlib.loads(rendered(new_spec()))["ExitTimeOut"]
+    assert before < 110 < found < STOP_SECONDS
 
 
 def test_files_are_named_so_that_they_are_found_from_anywhere(home, monkeypatch):
