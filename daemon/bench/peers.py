@@ -27,8 +27,8 @@ from daemon.status import DaemonStatus, EngineStatus
 SETTLE_SECONDS = 30.0
 STAGE_SECONDS = 60.0
 LOOK_SECONDS = 0.02
-STAGES = ("--disk-cache-idle-seconds", "1", "--keep-alive", "2s")
-"""So that nobody has to wait half an hour for a model to leave."""
+ON_DISK = ("--disk-cache-bytes", "16GB", "--disk-cache-idle-seconds", "1", "--keep-alive", "2s")
+"""Whatever the daemon for every day keeps; and nobody waits half an hour for a model to leave."""
 
 _STATUS = TypeAdapter(DaemonStatus)
 _PEER = (
@@ -195,7 +195,7 @@ async def mlxd(model: str, *flags: str) -> AsyncIterator[Mlxd]:
 async def mlxd_with_disk(model: str, *flags: str) -> AsyncIterator[Mlxd]:
     """The same with a disk cache of its own, whose stages of idleness follow soon."""
     with tempfile.TemporaryDirectory() as folder:
-        async with _daemon(model, "--disk-cache-folder", folder, *STAGES, *flags) as server:
+        async with _daemon(model, "--disk-cache-folder", folder, *ON_DISK, *flags) as server:
             yield server
 
 
