@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from zlib import crc32
@@ -27,7 +28,7 @@ from zlib import crc32
 log = logging.getLogger(__name__)
 
 FILE_NAME = "answers.journal"
-TEMPORARY_NAME = f"{FILE_NAME}.tmp"
+_TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 KEPT_BYTES = 32 << 20
 
 _VERSION = 1
@@ -36,9 +37,9 @@ _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC
 Value: TypeAlias = Mapping[str, Any]
 """What a note says: JSON data."""
 
-WriteBehind: TypeAlias = Callable[[Callable[[], int]], None]
-"""Has something called soon that writes to the disk and returns how many bytes, by one thread,
-in order. Returns at once."""
+WriteBehind: TypeAlias = Callable[[Callable[[int], int]], None]
+"""Has something called soon, with the bytes that it may write to the disk, which returns those
+that it did; by one thread, in order. Returns at once itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,17 @@ class Journals:
     """The journals of the models whose state is kept in `folder`: one each, so that a model that
     is loaded again at once finds what is not written yet."""
 
-    def __init__(self, folder: Path, write_behind: WriteBehind) -> None:
+    def __init__(
+        self, folder: Path, write_behind: WriteBehind, kept_bytes: int = KEPT_BYTES
+    ) -> None:
         self._folder = folder
         self._write_behind = write_behind
+        self._kept_bytes = kept_bytes
         self._journals: dict[str, Journal] = {}
 
     def of(self, identity: str) -> Journal:
-        made = Journal(self._folder / identity, identity, self._write_behind)
+        folder = self._folder / identity
+        made = Journal(folder, identity, self._write_behind, self._kept_bytes)
         return self._journals.setdefault(identity, made)
 
 
@@ -110,6 +115,7 @@ class Journal:
         self._waiting: deque[_Waiting] = deque()
         self._noted: set[int] = set()
         self._is_due = False
+        self._is_failing = False
 
     def add(self, kind: str, name: int, value: Callable[[], Value]) -> None:
         if name in self._noted:
@@ -129,22 +135,28 @@ class Journal:
                 yield note
         yield from (each.note() for each in waiting)
 
-    def write(self) -> int:
+    def write(self, most_bytes: int) -> int:
         """Write what waits; how many bytes. What cannot be written is noted when it is used."""
         self._is_due = False
         if not self._waiting:
             return 0
         try:
-            return self._append()
+            written = self._append(most_bytes)
         except OSError as error:
-            log.warning("answers cannot be kept on disk: %s", error)
+            if not self._is_failing:
+                log.warning("answers cannot be kept on disk: %s", error)
+            self._is_failing = True
             self._waiting.clear()
             self._noted = set()
             return 0
+        self._is_failing = False
+        return written
 
-    def _append(self) -> int:
+    def _append(self, most_bytes: int) -> int:
         waiting = [self._waiting[place] for place in range(len(self._waiting))]
         data = b"".join(self._line(each.note()) for each in waiting)
+        if len(data) > most_bytes:
+            raise OSError(ENOSPC, "no more may be written", FILE_NAME)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(self._folder, FILE_NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT) as (file, size):
             if size == 0:  # the first ones, or it was taken away
@@ -161,10 +173,10 @@ class Journal:
         """Keep the newer half."""
         data = self._tail(self._kept_bytes)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with _opened(self._folder, TEMPORARY_NAME, flags) as (file, _):
+        with _opened(self._folder, _TEMPORARY_NAME, flags) as (file, _):
             _write_all(file, data)
             os.fsync(file)
-        os.replace(self._folder / TEMPORARY_NAME, self._folder / FILE_NAME)
+        os.replace(self._folder / _TEMPORARY_NAME, self._folder / FILE_NAME)
         self._noted = set()
         return len(data)
 

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from daemon.disk_cache.files import Content, StoredFile
+from daemon.disk_cache.limits import DiskLimits
 from daemon.replies import Reply
 
 
@@ -148,10 +149,11 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chore:
-    """Writer: call something that writes a little to this disk, and returns how many bytes; they
-    count like those of files. There is no result."""
+    """Writer: call something that writes a little to this disk, with the bytes that it may write;
+    it returns those that it did, which count like those of files. There is no result."""
 
-    run: Callable[[], int]
+    run: Callable[[int], int]
+    limits: DiskLimits = DiskLimits()  # noqa: RUF009  (frozen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

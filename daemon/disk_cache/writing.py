@@ -27,6 +27,7 @@ from daemon.disk_cache.jobs import (
     WriteFailed,
     Written,
 )
+from daemon.disk_cache.limits import DiskLimits
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +87,10 @@ class Writer:
             folders.touch(folder, job.files)
 
     def run(self, job: Chore) -> None:
-        nbytes = job.run()
-        with suppress(OSError), opened(self._folder) as folder:
-            ledger.add(folder, date.today(), nbytes)
+        with suppress(OSError), opened(self._folder, is_made=True) as folder:
+            ledger.add(folder, date.today(), job.run(_writable_bytes(folder, job.limits)))
+            return
+        job.run(0)
 
     def _free_bytes(self) -> int:
         with suppress(OSError), opened(self._folder) as folder:
@@ -113,6 +115,15 @@ def _keep_floor(folder: int, job: Write) -> None:
     needed = storing.nbytes_of(job.file, job.content)
     if folders.free_bytes(folder) - needed < job.floor_bytes:
         raise OSError(errno.ENOSPC, "too little of the disk would stay free")
+
+
+def _writable_bytes(folder: int, limits: DiskLimits) -> int:
+    """What may be written now, whatever the cache holds."""
+    free, per_day = folders.free_bytes(folder), limits.write_bytes_per_day
+    room = free - limits.on(free, folders.total_bytes(folder), held_bytes=0).floor_bytes
+    if per_day is not None:
+        room = min(room, per_day - ledger.written_on(folder, date.today()))
+    return max(0, room)
 
 
 def _swept(folder: int) -> tuple[int, list[FoundFile]]:

@@ -18,14 +18,14 @@ class Behind:
     """Does what is to be done behind somebody's back when the test says so."""
 
     def __init__(self) -> None:
-        self.due: list[Callable[[], int]] = []
+        self.due: list[Callable[[int], int]] = []
 
-    def __call__(self, write: Callable[[], int]) -> None:
+    def __call__(self, write: Callable[[int], int]) -> None:
         self.due.append(write)
 
-    def happen(self) -> int:
+    def happen(self, most_bytes: int = 1 << 30) -> int:
         due, self.due = self.due, []
-        return sum(write() for write in due)
+        return sum(write(most_bytes) for write in due)
 
 
 class Desk:
@@ -181,6 +181,14 @@ def test_a_disk_that_takes_nothing_costs_the_notes_until_they_are_used_again(des
     desk.folder.unlink()
     desk.note(2, 3)
     assert desk.names() == [2, 3]
+
+
+def test_where_no_more_may_be_written_nothing_is(desk: Desk) -> None:
+    desk.note(1)
+    desk.journal.add("kind", 2, lambda: {})
+    assert desk.behind.happen(most_bytes=10) == 0
+    desk.note(3)
+    assert desk.names() == [1, 3]
 
 
 def test_a_file_that_was_taken_away_begins_again_with_what_is_used(desk: Desk) -> None:
