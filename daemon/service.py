@@ -28,8 +28,8 @@ SETTLE_SECONDS = 10.0
 """How long a model that loads is watched: one that is missing or damaged is found out by then."""
 
 STOP_SECONDS = 135.0
-"""How long running requests, and then what is still to be written, may hold up a stop before launchd
-enforces it."""
+"""How long running requests, and what is still to be written then, may hold up a stop before
+launchd enforces it."""
 
 POLL_SECONDS = 0.25
 NOT_INSTALLED = (

@@ -44,28 +44,29 @@ def _left_alone(disk: DiskStatus) -> Iterator[tuple[str, str]]:
 
 
 def models_table(models: Sequence[DiskModelStatus]) -> Iterator[RenderableType]:
-    """Of a model that was not loaded in this run no more is known than its files."""
+    """Of a model that was not loaded in this run no more may be known than its files."""
     yield LAYOUT.header()
     for model in models:
         yield LAYOUT.row(
             size(model.bytes),
             count(model.files),
-            _known(model.blocks, model),
-            _known(model.checkpoints, model),
-            _known(model.tokens, model),
+            _known(model.blocks, model.blocks + model.checkpoints),
+            _known(model.checkpoints, model.blocks + model.checkpoints),
+            _known(model.tokens, model.tokens),
             age(model.idle_seconds),
             "",
             model_name(model),
         )
 
 
-def _known(number: int, model: DiskModelStatus) -> str:
-    return count(number) if model.is_usable else "-"
+def _known(number: int, witness: int) -> str:
+    """A number, or that nobody has counted."""
+    return count(number) if witness else "-"
 
 
 def model_name(model: DiskModelStatus) -> str:
     identity = plain(model.identity)[:IDENTITY_LENGTH]
-    return f"{plain(model.name)} ({identity})" if model.name else f"{identity}, not loaded yet"
+    return f"{plain(model.name)} ({identity})" if model.name else identity
 
 
 def disk_facts(disk: DiskStatus, *, with_folder: bool = False) -> Iterator[tuple[str, str]]:
