@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
@@ -44,13 +44,12 @@ from mlx_backend.messages import ModelInfo, Prompt, Sampling, TokenScore, token_
 from mlx_backend.tiny_models import write_folder  # noqa: E402
 
 KINDS = ("tiny-full", "tiny-sliding", "tiny-hybrid")
-CONVERSATIONS, TURNS = 8, 6
-HEAD_TOKENS, TURN_TOKENS = 300, (20, 320)
+CONVERSATIONS = 8
+HEADS, HEAD_TOKENS, TURN_TOKENS = 3, 300, (20, 320)
 CHUNK_TOKENS = 128
 ANSWER_TOKENS = 3
 COMPARED = 3
-LIMIT_BYTES = (2_500_000, 5_000_000)
-MEMORY_BYTES = 2_000_000
+SHARES_ON_DISK, SHARE_IN_MEMORY = (0.3, 0.6), 0.2
 IDLE_SECONDS = 0.01
 WRITING_SECONDS, STARTING_SECONDS = 0.4, 0.25
 SHARE_KILLED_AS_THEY_START = 0.2
@@ -68,12 +67,26 @@ Turn: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Life:
-    """What a process is told. No disk cache without a `folder`."""
+    """What a process is told. Conversations have so many `turns`; no disk cache without a
+    `folder`."""
 
     model: Path
-    seed: str
+    turns: int
+    seed: str = ""
     folder: Path | None = None
     max_bytes: int = 0
+    memory_bytes: int = 0
+
+    def all_turns(self) -> list[Turn]:
+        return list(itertools.product(range(CONVERSATIONS), range(self.turns)))
+
+
+@dataclass(frozen=True)
+class Cold:
+    """What is answered by an engine that keeps nothing, and how much there would be to keep."""
+
+    scores: dict[Turn, list[TokenScore]]
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -88,22 +101,25 @@ class Findings:
 
 
 def prompt_of(turn: Turn) -> list[int]:
-    """The whole history up to and with that turn. Conversations share three heads."""
+    """The whole history up to and with that turn. Conversations share a few heads."""
     conversation, turns = turn
-    tokens = _text(f"head {conversation % 3}", HEAD_TOKENS)
+    tokens = _text(f"head {conversation % HEADS}", HEAD_TOKENS)
     for number in range(turns + 1):
         label = f"{conversation} {number}"
         tokens += _text(label, Random(label).randrange(*TURN_TOKENS))
     return tokens
 
 
+def state_bytes(info: ModelInfo, turns: int) -> int:
+    """Of all conversations, what they share counted once."""
+    whole = sum(len(prompt_of((number, turns - 1))) for number in range(CONVERSATIONS))
+    tokens = whole - (CONVERSATIONS - HEADS) * HEAD_TOKENS
+    return tokens * info.span_token_bytes + CONVERSATIONS * turns * info.checkpoint_bytes
+
+
 def _text(label: str, length: int) -> list[int]:
     random = Random(f"text of {label}")
     return [random.randrange(300) for _ in range(length)]
-
-
-def all_turns() -> list[Turn]:
-    return list(itertools.product(range(CONVERSATIONS), range(TURNS)))
 
 
 # --- in a process of its own -------------------------------------------------------------------
@@ -130,8 +146,8 @@ class Process:
         return load(str(self.life.model))
 
     def _make_cache(self, info: ModelInfo) -> PrefixCache:
-        """Memory holds a part of what the disk does, so that states are evicted, too."""
-        max_bytes = MEMORY_BYTES if self.life.folder is not None else 0
+        """Memory holds less than the disk does, so that states are evicted from it, too."""
+        max_bytes = self.life.memory_bytes
         return PrefixCache(kind=info.cache_kind, max_entries=None, max_bytes=max_bytes)
 
     async def open(self) -> None:
@@ -158,7 +174,7 @@ class Process:
     async def findings(self) -> Findings:
         check = await self.engine.check_disk()
         over_bytes = await self._over_bytes()
-        turns = self.random.sample(all_turns(), COMPARED)
+        turns = self.random.sample(self.life.all_turns(), COMPARED)
         scores = {turn: await self.answer(turn) for turn in turns}
         from_disk = sum(request.from_disk for request in self.engine.requests())
         return Findings(check.files, check.bad, over_bytes, from_disk, scores)
@@ -177,8 +193,8 @@ class Process:
         """Until it is killed; one turn after the other, so that more is written each time."""
         deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
-            conversation, first = self.random.randrange(CONVERSATIONS), self.random.randrange(TURNS)
-            for turn in range(first, TURNS):
+            conversation, first = self.random.choice(self.life.all_turns())
+            for turn in range(first, self.life.turns):
                 await self.answer((conversation, turn))
                 await asyncio.sleep(self.random.choice((0.0, 2 * IDLE_SECONDS)))
 
@@ -198,12 +214,13 @@ def live(life: Life, pipe: Connection) -> None:
 def answer_cold(life: Life, pipe: Connection) -> None:
     """The body of the process that answers everything once, and keeps nothing."""
 
-    async def run() -> dict[Turn, list[TokenScore]]:
+    async def run() -> Cold:
         process = Process(life)
         await process.open()
-        scores = {turn: await process.answer(turn) for turn in all_turns()}
+        scores = {turn: await process.answer(turn) for turn in life.all_turns()}
+        info = process.engine.model().info
         await process.engine.close(grace_seconds=0)
-        return scores
+        return Cold(scores, state_bytes(info, life.turns))
 
     pipe.send(asyncio.run(run()))
 
@@ -247,7 +264,10 @@ def process(body: Any, life: Life) -> Iterator[Connection]:
 def received(pipe: Connection) -> Any:
     if not pipe.poll(HANG_SECONDS):
         raise TimeoutError("a process hangs")
-    return pipe.recv()
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise RuntimeError("a process ended before it was killed; it says why above") from None
 
 
 @dataclass
@@ -303,17 +323,17 @@ def _values(scores: Sequence[TokenScore]) -> list[float]:
 class Rounds:
     """One kind's."""
 
-    def __init__(self, kind: str, root: Path, seed: str) -> None:
+    def __init__(self, kind: str, root: Path, turns: int, seed: str) -> None:
         self.tally = Tally(kind)
         self._random = Random(f"{seed} {kind}")
-        self._model = root / kind
         self._folder = root / f"{kind}-disk"
+        self._told = Life(root / kind, turns)
         self._build()
-        with process(answer_cold, Life(self._model, seed)) as pipe:
-            self._cold: dict[Turn, list[TokenScore]] = received(pipe)
+        with process(answer_cold, self._told) as pipe:
+            self._cold: Cold = received(pipe)
 
     def _build(self) -> None:
-        builder = Processes.Process(target=write_folder, args=(self.tally.kind, self._model))
+        builder = Processes.Process(target=write_folder, args=(self.tally.kind, self._told.model))
         builder.start()
         builder.join()
 
@@ -323,30 +343,46 @@ class Rounds:
                 time.sleep(self._random.uniform(0, STARTING_SECONDS))
         life = self._life()
         with process(live, life) as pipe:
-            self.tally.add(received(pipe), self._cold)
+            self.tally.add(received(pipe), self._cold.scores)
             time.sleep(self._random.uniform(0, WRITING_SECONDS))
         self.tally.rounds += 1
         self.tally.torn += bool(_in(self._folder, "*.tmp"))
         if (over := folder_bytes(self._folder) - life.max_bytes) > 0:
             self.tally.wrong.append(f"over its limit by {over:,} bytes when it was killed")
 
+    def end(self) -> None:
+        """Look at what the last one left, too."""
+        with process(live, self._life()) as pipe:
+            self.tally.add(received(pipe), self._cold.scores)
+
     def _life(self) -> Life:
-        limit = self._random.randrange(*LIMIT_BYTES)
-        return Life(self._model, str(self._random.random()), self._folder, limit)
+        share = self._random.uniform(*SHARES_ON_DISK)
+        return replace(
+            self._told,
+            seed=str(self._random.random()),
+            folder=self._folder,
+            max_bytes=int(share * self._cold.nbytes),
+            memory_bytes=int(SHARE_IN_MEMORY * self._cold.nbytes),
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=200, help="in all")
     parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--turns", type=int, default=6, help="of each of eight conversations")
     parser.add_argument("--seed", default="0")
 
 
 def main(options: argparse.Namespace) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as root:
-        kinds = [Rounds(kind, Path(root), options.seed) for kind in options.kind or KINDS]
+        kinds = [
+            Rounds(kind, Path(root), options.turns, options.seed) for kind in options.kind or KINDS
+        ]
         for number in range(options.rounds):
             kinds[number % len(kinds)].round()
+        for each in kinds:
+            each.end()
     for each in kinds:
         print(each.tally.line())
         for wrong in each.tally.wrong:
