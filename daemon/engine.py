@@ -33,7 +33,7 @@ from daemon.commands import (
     Want,
 )
 from daemon.deliveries import Generation, Outbox
-from daemon.disk_cache.jobs import JobQueue, Result
+from daemon.disk_cache.jobs import Chore, JobQueue, Result
 from daemon.disk_cache.labor import work
 from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
@@ -114,6 +114,12 @@ class Engine:
             for name, jobs in (("mlxd-writer", self._writer), ("mlxd-reader", self._reader)):
                 work_there = partial(work, self._disk.folder, jobs, self._hear_disk)
                 threading.Thread(target=work_there, name=name, daemon=True).start()
+
+    def write_behind(self, write: Callable[[int], int]) -> None:
+        """Have something small written to the disk of the disk cache, by its writer, in its turn;
+        from any thread. `write` is told how many bytes it may write, and returns those it did."""
+        assert self._disk is not None, "nothing is written where there is no disk cache"
+        self._writer.put(Chore(write, self._disk.limits))
 
     def _hear_disk(self, result: Result) -> None:
         self._worker.commands.put(DiskDone(result))

@@ -15,7 +15,10 @@ from daemon.catalog import Catalog
 from daemon.errors import CommandFailed, ConfigurationError, NotFound
 from mlx_backend.errors import BackendError
 from mlx_backend.interface import LoadedModel, PromptEncoder
+from mlx_backend.journal import KEPT_BYTES, Journals, WriteBehind
 from mlx_backend.messages import LocalModel, ModelInfo
+
+_JOURNAL_SHARE = 64
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes got so far and their total, None while that is unknown."""
@@ -101,8 +104,11 @@ def chosen_on_disk(catalog: Catalog, named: str) -> LocalModel:
     return found
 
 
-def load_model(model: LocalModel, options: LoadOptions) -> LoadedModel:
-    """On the thread that is to own it, from where its files are by now. Raises BackendError."""
+def load_model(
+    model: LocalModel, options: LoadOptions, journals: Journals | None = None
+) -> LoadedModel:
+    """On the thread that is to own it, from where its files are by now. `journals` keep what its
+    prompts have to be like in the next run. Raises BackendError."""
     from mlx_backend.blas import prefer_openblas
 
     prefer_openblas()
@@ -116,7 +122,16 @@ def load_model(model: LocalModel, options: LoadOptions) -> LoadedModel:
         pool_bytes=options.pool_bytes,
         wire_weights=options.wire_weights,
         trust_remote_code=options.trust_remote_code,
+        journals=journals,
     )
+
+
+def journals_beside(folder: Path, most_bytes: int | None, write_behind: WriteBehind) -> Journals:
+    """The journals beside the files of a disk cache of `most_bytes`, of which they take a small
+    part more."""
+    if most_bytes is None:
+        return Journals(folder, write_behind)
+    return Journals(folder, write_behind, min(KEPT_BYTES, most_bytes // _JOURNAL_SHARE))
 
 
 def prompt_encoder(model: str) -> PromptEncoder:

@@ -42,6 +42,7 @@ from daemon.models import (
     default_cache_bytes,
     default_memory_bytes,
     default_model,
+    journals_beside,
     load_model,
     memory_for_models,
 )
@@ -56,6 +57,7 @@ from daemon.sources import ModelSource
 from daemon.starts import Starts, crash_words
 from mlx_backend.errors import BackendError, ModelUnsupported
 from mlx_backend.interface import LoadedModel
+from mlx_backend.journal import Journals
 from mlx_backend.messages import LocalModel, ModelInfo
 
 log = logging.getLogger(__name__)
@@ -73,7 +75,7 @@ class _Models:
     """
 
     default: LocalModel
-    load: Callable[[LocalModel], LoadedModel]
+    load: Callable[[LocalModel, Journals | None], LoadedModel]
     shelf: Shelf | None = None
     memory_bytes: int | None = None
 
@@ -163,6 +165,7 @@ class _Run:
         self._machine = machine
         self._ended = ended
         self._held = held
+        self._journals: Journals | None = None
         self._is_loading = False
         self._has_loaded = False
         self.refusal: BackendError | None = None
@@ -178,6 +181,9 @@ class _Run:
             options=self._engine_options(),
             on_busy=self._machine.busy,
         )
+        if self._disk is not None:
+            folder, most_bytes = self._disk.folder, self._disk.limits.max_bytes
+            self._journals = journals_beside(folder, most_bytes, engine.write_behind)
         door = Door(
             engine,
             settings.max_body_bytes,
@@ -283,7 +289,7 @@ class _Run:
     def _load(self, model: LocalModel) -> LoadedModel:
         self._is_loading = True
         try:
-            loaded = self._models.load(model)
+            loaded = self._models.load(model, self._journals)
         finally:
             self._is_loading = False
         info = loaded.info
@@ -356,7 +362,7 @@ def named_policy(name: str | None) -> OffsetsFunction | None:
 
 
 def _one_model(settings: Settings, load: Load) -> _Models:
-    return _Models(LocalModel(settings.name or ""), lambda model: load())
+    return _Models(LocalModel(settings.name or ""), lambda model, journals: load())
 
 
 def _models_on_disk(settings: Settings) -> _Models:
@@ -373,7 +379,7 @@ def _models_on_disk(settings: Settings) -> _Models:
     )
     return _Models(
         default,
-        lambda model: load_model(model, options),
+        lambda model, journals: load_model(model, options, journals),
         shelf,
         memory_for_models(),
     )

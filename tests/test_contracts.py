@@ -12,7 +12,7 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 THREADS = {"threading", "_thread", "concurrent.futures"}
 ARRAY_LIBRARIES = {"mlx", "mlx_lm", "transformers", "tokenizers"}
-FREE_OF_MLX = {"interface", "messages", "errors", "host_arrays", "blas"}
+FREE_OF_MLX = {"interface", "messages", "errors", "host_arrays", "journal", "blas"}
 UNPICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch", "yaml"}
 RUNNERS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "runpy.run_path"}
 MAX_MODULE_LINES = 400
