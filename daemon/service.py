@@ -54,24 +54,32 @@ class Waiting:
     clock: Callable[[], float]
 
 
-def purged(folders: Iterable[Path], daemon: Asked) -> list[Path]:
-    """Delete folders, none of them under a running daemon; those that were there."""
+def purged(folders: Iterable[Path], disk_folder: Path, daemon: Asked) -> list[Path]:
+    """Delete folders, none of them under a running daemon; those that were there.
+
+    `disk_folder` may be elsewhere, and have something of others in it, which stays.
+    """
+    from daemon.disk_cache.offline import clear
+
     try:
         found = daemon.status()
     except NotRunning:
         pass
     else:
         raise CommandFailed(f"A daemon still runs (process {found.pid}): end it, then try again.")
-    deleted = []
-    for folder in folders:
-        if not folder.is_dir():
-            continue  # or it went with one that it was in
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise CommandFailed(f"{folder} cannot be deleted: {error}") from error
-        deleted.append(folder)
-    return deleted
+    deleted = [folder for folder in folders if _gone(folder, shutil.rmtree)]
+    return [*deleted, disk_folder] if _gone(disk_folder, clear) else deleted
+
+
+def _gone(folder: Path, delete: Callable[[Path], None]) -> bool:
+    """Whether there was anything; it may have gone with a folder that it was in."""
+    if not folder.is_dir():
+        return False
+    try:
+        delete(folder)
+    except OSError as error:
+        raise CommandFailed(f"{folder} cannot be deleted: {error}") from error
+    return True
 
 
 class Service:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.asking import JsonFlag
+from daemon.cli.flags import disk_folder_of
 from daemon.cli.output import say
 
 if TYPE_CHECKING:
@@ -36,22 +37,25 @@ def install(
 
 def uninstall(
     purge: Annotated[
-        bool, typer.Option("--purge", help="Also delete settings, logs and mlxd's own models.")
+        bool,
+        typer.Option(
+            "--purge", help="Also delete settings, logs, mlxd's own models and what was read."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """End the service and take it back; models and settings stay."""
+    """End the service and take it back; models, settings and what was read stay."""
     from daemon import paths
     from daemon.service import purged
 
     mac = _this_mac()
-    client = mac.client()
+    client, disk_folder = mac.client(), disk_folder_of(mac.settings())
     was_there = any([mac.menubar.uninstall(), mac.service().uninstall()])
-    deleted = purged(paths.own_folders(), client) if purge else []
+    deleted = purged(paths.own_folders(), disk_folder, client) if purge else []
     words = ["Uninstalled." if was_there else "There was no service."]
     words += [f"Deleted {folder}." for folder in deleted]
     if not purge:
-        words.append("Models and settings stay; `mlxd uninstall --purge` deletes them.")
+        words.append("Models, settings and what was read stay: `--purge` deletes them.")
     fields = {"uninstalled": was_there, "deleted": [str(folder) for folder in deleted]}
     say("\n".join(words), fields, as_json)
 

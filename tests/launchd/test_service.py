@@ -213,11 +213,24 @@ def test_a_purge_deletes_what_is_there_but_not_under_a_running_daemon(desk, tmp_
     inner.mkdir(parents=True)
     desk.answers = status_of(7)
     with pytest.raises(CommandFailed, match="process 7"):
-        purged([folder, missing, inner], desk)
+        purged([folder, missing, inner], inner, desk)
     assert inner.is_dir()
     desk.answers = None
-    assert purged([folder, missing, inner], desk) == [folder]
+    assert purged([folder, missing, inner], inner, desk) == [folder]
     assert not folder.exists()
+
+
+def test_a_purge_deletes_what_was_read_elsewhere_and_nothing_of_others_there(desk, tmp_path):
+    desk.answers = None
+    disk = tmp_path / "disk"
+    model = disk / ("0" * 40)
+    model.mkdir(parents=True, mode=0o700)
+    ours = model / f"{'1' * 40}.block.safetensors"
+    for file in (ours, disk / "holiday.jpg"):
+        file.touch()
+    assert purged([], disk, desk) == [disk]
+    assert not ours.exists()
+    assert (disk / "holiday.jpg").exists()
 
 
 def test_what_launchd_refuses_comes_through(desk):
