@@ -19,7 +19,8 @@ from datetime import date
 from pathlib import Path
 
 from daemon.disk_cache.files import Content, StoredFile
-from daemon.disk_cache.holdings import Holdings
+from daemon.disk_cache.folder import JOURNAL
+from daemon.disk_cache.holdings import Held, Holdings
 from daemon.disk_cache.index import DiskIndex
 from daemon.disk_cache.jobs import (
     Check,
@@ -39,6 +40,7 @@ from daemon.disk_cache.jobs import (
     Written,
 )
 from daemon.disk_cache.limits import DiskLimits
+from daemon.disk_cache.overview import models
 from daemon.disk_cache.reads import Heard, Reads
 from daemon.disk_cache.room import Room, bytes_at_most
 from daemon.disk_cache.tally import Tally
@@ -78,7 +80,11 @@ class DiskTier:
         self._wall_clock = wall_clock
         self._holdings = Holdings()
         self._room = Room(
-            options.limits, self._holdings, writer, lambda: date.fromtimestamp(wall_clock())
+            options.limits,
+            self._holdings,
+            writer,
+            clock,
+            lambda: date.fromtimestamp(wall_clock()),
         )
         self._reads = Reads(reader)
         self._used_at: dict[str, float] = {}
@@ -190,7 +196,8 @@ class DiskTier:
     def forget(self) -> None:
         """Delete everything, of all models."""
         self._is_void = self._room.bounds is None
-        self._room.delete(self._holdings.clear())
+        journals = [Held(identity, JOURNAL, 0) for identity in self._holdings.identities()]
+        self._room.delete([*self._holdings.clear(), *journals])
 
     def verify(self, reply: Reply) -> None:
         """Have every file read and verified; a `DiskCheck` goes to `reply`."""
@@ -201,7 +208,7 @@ class DiskTier:
         match result:
             case Swept():
                 self._swept(result)
-            case Scanned(identity):
+            case Scanned():
                 self._scanned(result)
             case Written():
                 self._written(result)
@@ -209,9 +216,8 @@ class DiskTier:
                 self._write_failed(result)
             case ReadDone():
                 self._reads.hear(result)
-            case ReadFailed(file=file):
-                self.drop(file.identity, file.name)
-                self._reads.hear(result)
+            case ReadFailed():
+                self._read_failed(result)
             case Deleted():
                 self._room.deleted(result.free_bytes)
             case Checked(lost):
@@ -222,7 +228,8 @@ class DiskTier:
 
     def _swept(self, result: Swept) -> None:
         self._holdings.list_files(result.files)
-        self._room.allowance.note(result.written_today)
+        self._room.allowance.note(0, result.written_today)
+        self._tally.last_failure = result.problem or self._tally.last_failure
         self._room.open(result.free_bytes, result.total_bytes)
         if self._is_void:
             self.forget()
@@ -233,18 +240,26 @@ class DiskTier:
         self._room.delete(useless)
 
     def _written(self, result: Written) -> None:
-        expected = self._room.settle(result.file, result.free_bytes)
+        expected = self._room.written(result.file, result.free_bytes)
         self._holdings.indexes[result.file.identity].written(result.file, result.nbytes or expected)
-        self._room.allowance.note(result.written_today)
+        self._room.allowance.note(result.nbytes, result.written_today)
         self._tally.written_bytes += result.nbytes
         self._tally.written_files += result.nbytes > 0
 
     def _write_failed(self, result: WriteFailed) -> None:
-        self._room.settle(result.file, result.free_bytes)
+        self._room.failed(result.file, result.free_bytes)
+        self._tally.last_failure = result.why
         self._tally.skipped_writes += result.is_full
         self._tally.failed_writes += not result.is_full
         if self._holdings.indexes[result.file.identity].get(result.file.name) is result.file:
             self._room.delete(self._holdings.remove(result.file.identity, result.file.name))
+
+    def _read_failed(self, result: ReadFailed) -> None:
+        """The file is gone; what stands on it goes."""
+        if result.file.name in self._holdings.indexes[result.file.identity]:
+            self._tally.last_failure = result.why
+        self.drop(result.file.identity, result.file.name)
+        self._reads.hear(result)
 
     def status(self) -> DiskStatus:
         room, holdings = self._room, self._holdings
@@ -270,4 +285,11 @@ class DiskTier:
 
     def contents(self, names: Mapping[str, str] | None = None) -> DiskContents:
         """The disk cache, model by model. `names` of models by their identities."""
-        return DiskContents(self.status(), ())
+        found = models(self._holdings, self._idle_seconds, names or {})
+        return DiskContents(self.status(), found)
+
+    def _idle_seconds(self, identity: str, used_at: float) -> float:
+        """Since a model's files were used: in this run, or at `used_at` before it."""
+        if (in_this_run := self._used_at.get(identity)) is not None:
+            return self._clock() - in_this_run
+        return max(0.0, self._wall_clock() - used_at)

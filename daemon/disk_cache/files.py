@@ -53,7 +53,7 @@ class StoredFile:
     parent: str
     start: int
     end: int
-    tokens: TokenIds = field(default_factory=no_tokens)
+    tokens: TokenIds = field(default_factory=no_tokens, repr=False)
     label: str = ""
     nbytes: int = 0
 

@@ -129,6 +129,10 @@ class Holdings:
             held += map(_held, index.clear())
         return held
 
+    def identities(self) -> set[str]:
+        """Models that anything may be there of."""
+        return {*self.indexes, *(file.identity for file in self.listed())}
+
     def oldest(self) -> Held | None:
         """What goes first: a file of a model that this run has not loaded, or else the least
         recently used one that nothing stands on."""

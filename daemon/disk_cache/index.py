@@ -92,6 +92,12 @@ class DiskIndex:
         """Tokens that blocks hold; what is shared counts once."""
         return self._tokens
 
+    @property
+    def last_used_at(self) -> float:
+        """The latest use before this run, in seconds of the Unix epoch; 0 if there was none, or
+        one in this run."""
+        return max((entry.use.used_at for entry in self._order.values()), default=0.0)
+
     def get(self, name: str) -> StoredFile | None:
         entry = self._order.get(name)
         return None if entry is None else entry.file

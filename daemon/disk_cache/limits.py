@@ -95,9 +95,12 @@ class Allowance:
         """By all runs of this day."""
         return self._written if self._day == self._today() else 0
 
-    def note(self, written_today: int) -> None:
-        """So much has been written by all runs of this day."""
-        self._written, self._day = written_today, self._today()
+    def note(self, nbytes: int, written_today: int) -> None:
+        """A file of `nbytes` was written, and so much by all runs of the day when it was: that may
+        be over by now."""
+        is_same_day = self._day == self._today()
+        self._written = written_today if is_same_day else nbytes
+        self._day = self._today()
 
     def allows(self, nbytes: int, pending: int, *, is_dear: bool, at_rest: bool) -> bool:
         """Whether so many bytes more may be written, with `pending` on their way.

@@ -17,6 +17,11 @@ from daemon.disk_cache.holdings import Held, Holdings
 from daemon.disk_cache.jobs import Delete, JobQueue
 from daemon.disk_cache.limits import Allowance, Bounds, DiskLimits, DiskUse
 
+PAUSE_SECONDS = 60.0
+"""How long nothing is written after several failures; how often a disk that is too full is asked
+whether it still is."""
+
+FAILURES_MOST = 3
 HEADER_BYTES_MOST = 2048
 ARRAY_HEADER_BYTES_MOST = 160
 
@@ -39,6 +44,7 @@ class Room:
         limits: DiskLimits,
         holdings: Holdings,
         writer: JobQueue,
+        clock: Callable[[], float],
         today: Callable[[], date],
     ) -> None:
         self.bounds: Bounds | None = None
@@ -50,11 +56,15 @@ class Room:
         self._limits = limits
         self._holdings = holdings
         self._writer = writer
+        self._clock = clock
+        self._failures = 0
+        self._paused_until = self._look_again_at = clock()
         self._pending: dict[StoredFile, Pending] = {}
         self._deleting: deque[tuple[Held, ...]] = deque()
 
     def open(self, free_bytes: int, total_bytes: int) -> None:
-        """The folder has been looked through; the disk is so large and so free."""
+        """The folder has been looked through; the disk is so large (0: the folder cannot be used)
+        and so free."""
         self.free_bytes = free_bytes
         self.is_closed = total_bytes == 0
         self.bounds = self._limits.on(free_bytes, total_bytes, self._holdings.nbytes)
@@ -62,11 +72,22 @@ class Room:
 
     def allows(self, nbytes: int, *, is_dear: bool, at_rest: bool) -> bool:
         """Whether a file of so many bytes may be written now, for all that can be deleted."""
-        if self.bounds is None or self.is_closed:
+        if self.bounds is None or self.is_closed or self._clock() < self._paused_until:
             return False
         pending = self.pending_bytes
-        is_allowed = self.allowance.allows(nbytes, pending, is_dear=is_dear, at_rest=at_rest)
-        return is_allowed and self.bounds.could_hold(self.use(), nbytes)
+        if not self.allowance.allows(nbytes, pending, is_dear=is_dear, at_rest=at_rest):
+            return False
+        if self.bounds.could_hold(self.use(), nbytes):
+            return True
+        self._look_again()
+        return False
+
+    def _look_again(self) -> None:
+        """Ask how much of the disk is free: it may be more by the time of the next question."""
+        if self._clock() >= self._look_again_at:
+            self._look_again_at = self._clock() + PAUSE_SECONDS
+            self._deleting.append(())
+            self._writer.put(Delete(()))
 
     def keep(self, more: int = 0, spared: StoredFile | None = None) -> bool:
         """Delete what is used least until a file of `more` bytes fits (0: none), but not `spared`
@@ -96,8 +117,19 @@ class Room:
         self._pending[file] = Pending(content, nbytes)
         self.pending_bytes += nbytes
 
-    def settle(self, file: StoredFile, free_bytes: int) -> int:
-        """It has come to its end, whichever; what it was expected to take."""
+    def written(self, file: StoredFile, free_bytes: int) -> int:
+        """It is on the disk; what it was expected to take."""
+        self._failures = 0
+        return self._settle(file, free_bytes)
+
+    def failed(self, file: StoredFile, free_bytes: int) -> None:
+        """It is not."""
+        self._settle(file, free_bytes)
+        self._failures += 1
+        if self._failures >= FAILURES_MOST:
+            self._paused_until = self._clock() + PAUSE_SECONDS
+
+    def _settle(self, file: StoredFile, free_bytes: int) -> int:
         expected = self._pending.pop(file).nbytes
         self.pending_bytes -= expected
         self._note_free(free_bytes)

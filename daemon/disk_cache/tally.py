@@ -18,6 +18,7 @@ class Tally:
     hits: int = 0
     restored_tokens: int = 0
     restored_bytes: int = 0
+    last_failure: str = ""
 
 
 class ReadRate:
