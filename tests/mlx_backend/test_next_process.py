@@ -75,7 +75,7 @@ def test_numbers_are_the_same_in_every_process() -> None:
 def test_a_history_is_encoded_as_it_was_before_the_restart(
     family: str, processes: Processes
 ) -> None:
-    """Calls in other bytes, texts without their blanks, thoughts that were dropped, a cut answer."""
+    """Calls in other bytes, texts without their blanks, dropped thoughts, a cut answer."""
     talk = Chat(family, processes.encoder(family))
     turns = [
         calling(A_CALL, thought="So be it."),
