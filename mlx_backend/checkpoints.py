@@ -42,8 +42,12 @@ class LeafForm:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointForm:
-    """`places`: for each array of the leaves that is there, in order, (its stack, where in it)."""
+    """What a checkpoint after `length` tokens is, but for its stacks.
 
+    `places`: for each array of the leaves that is there, in order, (its stack, where in it).
+    """
+
+    length: int
     leaves: tuple[LeafForm, ...]
     places: tuple[tuple[int, int], ...]
 
@@ -52,13 +56,15 @@ class CheckpointForm:
             [leaf.cache_class.__name__, leaf.numbers, [int(is_set) for is_set in leaf.presence]]
             for leaf in self.leaves
         ]
-        return json.dumps({"leaves": leaves, "places": self.places}, separators=(",", ":"))
+        document = {"length": self.length, "leaves": leaves, "places": self.places}
+        return json.dumps(document, separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: str) -> CheckpointForm:
         """Inverse of `text`. Raises ValueError for whatever `text` does not write."""
         try:
             document = json.loads(text)
+            (length,) = _numbers([document["length"]])
             leaves = tuple(
                 LeafForm(
                     CLASS_OF_NAME[name], _numbers(numbers), tuple(map(bool, _numbers(presence)))
@@ -68,7 +74,7 @@ class CheckpointForm:
             places = tuple((stack, at) for stack, at in map(_numbers, document["places"]))
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not the form of a checkpoint: {error!r}") from error
-        return cls(leaves, places)
+        return cls(length, leaves, places)
 
 
 class MlxCheckpoint:
@@ -76,9 +82,9 @@ class MlxCheckpoint:
 
     __slots__ = ("_form", "_stacks", "array_count", "length", "nbytes")
 
-    def __init__(self, length: int, form: CheckpointForm, stacks: Sequence[Any]) -> None:
+    def __init__(self, form: CheckpointForm, stacks: Sequence[Any]) -> None:
         """`stacks` are evaluated, and this checkpoint's own."""
-        self.length = length
+        self.length = form.length
         self._form = form
         self._stacks = tuple(stacks)
         self.nbytes = sum(int(stack.nbytes) for stack in stacks)
@@ -92,7 +98,7 @@ class MlxCheckpoint:
             LeafForm(state.cache_class, state.numbers, tuple(a is not None for a in state.arrays))
             for state in states
         )
-        return cls(length, CheckpointForm(tuple(leaves), tuple(places)), stacks)
+        return cls(CheckpointForm(length, tuple(leaves), tuple(places)), stacks)
 
     def states(self) -> list[LeafState]:
         """The leaves' states; their arrays are lazy views of this checkpoint, to be copied."""

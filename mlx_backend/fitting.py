@@ -34,7 +34,9 @@ def refuse_foreign_block(layout: CacheLayout, length: int, arrays: Sequence[Shap
         shape = group.shape
         wanted = (len(group.members), shape.heads, length, shape.dim)
         if dimensions != wanted or dtype != shape.dtype:
-            raise RestoreFailed(f"the span holds {dimensions}, the model needs {wanted}")
+            raise RestoreFailed(
+                f"the span holds {dtype} {dimensions}, the model needs {shape.dtype} {wanted}"
+            )
 
 
 def fitting_states(layout: CacheLayout, checkpoint: MlxCheckpoint) -> list[LeafState]:
@@ -59,16 +61,15 @@ def _refuse_foreign_arrays(leaf: Leaf, state: LeafState) -> None:
     for array, shape in zip(held, wanted, strict=True):
         if shape is not None and (array is None or not shape.fits(array)):
             found = "nothing" if array is None else f"{array.dtype} {array.shape}"
-            raise RestoreFailed(f"a {name} holds {found}, the model needs {shape}")
+            needed = f"{shape.dtype} {shape.dimensions}"
+            raise RestoreFailed(f"a {name} holds {found}, the model needs {needed}")
 
 
 def _refuse_other_place(cache: Any, state: LeafState, length: int) -> None:
     """A ring or a chunk has to hold the last tokens of `length`, and to know where they are."""
-    held = state.arrays[0].shape[TOKEN_AXIS] if state.arrays[0] is not None else 0
-    if any(a is None or a.shape[TOKEN_AXIS] != held for a in state.arrays):
-        raise RestoreFailed("keys and values of a window are not of the same tokens")
-    if len(state.numbers) != 2:
-        raise RestoreFailed(f"a window with {len(state.numbers)} numbers, not 2")
+    held, values_held = (array.shape[TOKEN_AXIS] for array in state.arrays if array is not None)
+    if values_held != held or len(state.numbers) != 2:
+        raise RestoreFailed("the keys and values of a window are not of the same tokens")
     offset, place = state.numbers
     is_ring = type(cache) is RotatingKVCache
     limit = int(cache.max_size if is_ring else cache.chunk_size)

@@ -1,12 +1,13 @@
 """Spans and checkpoints made of the host's memory, bit for bit: what `host_arrays` gave of them.
 
 Whatever is handed in was verified to be what was once written, but not to be of this model: that
-is done here, before anything is copied. The copies are detached, as those in `snapshots` are.
+is done here. The copies are detached, as those in `snapshots` are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import mlx.core as mx
 
@@ -21,38 +22,51 @@ from mlx_backend.snapshots import BLOCK_TOKENS, Block, MlxSpan
 
 def import_span(layout: CacheLayout, arrays: Sequence[HostArray], start: int, stop: int) -> MlxSpan:
     """Tokens [start, stop) of `arrays`. Raises RestoreFailed where the layout's are others."""
-    refuse_unknown(layout)
-    length = arrays[0].shape[TOKEN_AXIS] if arrays and len(arrays[0].shape) == 4 else stop
-    refuse_foreign_block(layout, length, [(a.shape, device_dtype(a)) for a in arrays])
-    if not 0 <= start < stop <= length:
-        raise RestoreFailed(f"the span holds {length} tokens, not up to {stop} from {start} on")
-    blocks = []
-    for first in range(start, stop, BLOCK_TOKENS):
-        last = min(first + BLOCK_TOKENS, stop)
-        copies = tuple(on_device(array, first, last) for array in arrays)
-        blocks.append(Block(last - first, copies))
-    mx.eval([block.arrays for block in blocks])
-    return MlxSpan(tuple(blocks))
+    with _failing_as_restore(f"tokens [{start}, {stop})"):
+        refuse_unknown(layout)
+        length = arrays[0].shape[TOKEN_AXIS] if arrays else stop
+        refuse_foreign_block(layout, length, [(a.shape, device_dtype(a)) for a in arrays])
+        if not 0 <= start < stop <= length:
+            raise RestoreFailed(f"no tokens [{start}, {stop}) in a span of {length}")
+        blocks = []
+        for first in range(start, stop, BLOCK_TOKENS):
+            last = min(first + BLOCK_TOKENS, stop)
+            copies = tuple(on_device(array, first, last) for array in arrays)
+            blocks.append(Block(last - first, copies))
+        mx.eval([block.arrays for block in blocks])
+        return MlxSpan(tuple(blocks))
 
 
 def import_checkpoint(
     layout: CacheLayout, length: int, described: str, arrays: Sequence[HostArray]
 ) -> MlxCheckpoint:
     """The checkpoint that `described` and `arrays` were taken from. Raises RestoreFailed."""
-    refuse_unknown(layout)
-    try:
+    with _failing_as_restore(f"a checkpoint after {length} tokens"):
+        refuse_unknown(layout)
         form = CheckpointForm.parse(described)
-    except ValueError as error:
-        raise RestoreFailed(str(error)) from error
-    _refuse_other_places(form, arrays)
-    checkpoint = MlxCheckpoint(length, form, [on_device(array) for array in arrays])
-    fitting_states(layout, checkpoint)
-    return checkpoint
+        if form.length != length:
+            raise RestoreFailed(f"a checkpoint after {form.length} tokens, not {length}")
+        _refuse_other_places(form, arrays)
+        stacks = [on_device(array) for array in arrays]
+        mx.eval(stacks)
+        checkpoint = MlxCheckpoint(form, stacks)
+        fitting_states(layout, checkpoint)
+        return checkpoint
+
+
+@contextmanager
+def _failing_as_restore(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RestoreFailed:
+        raise
+    except Exception as error:  # whatever a strange file makes of itself, or no memory
+        raise RestoreFailed(f"importing {what}: {error}") from error
 
 
 def _refuse_other_places(form: CheckpointForm, arrays: Sequence[HostArray]) -> None:
-    """Every place in the stacks has to be that of one array of one leaf."""
-    there = [(stack, at) for stack, a in enumerate(arrays) for at in range((*a.shape, 0)[0])]
+    """Each place in the stacks has to be that of one array of one leaf."""
+    there = [(stack, at) for stack, array in enumerate(arrays) for at in range(array.shape[0])]
     named = sum(sum(leaf.presence) for leaf in form.leaves)
     if sorted(form.places) != there or named != len(there):
         raise RestoreFailed(f"a checkpoint of {named} arrays in {len(there)} places")

@@ -9,11 +9,13 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from mlx_backend.errors import StepFailed
+from mlx_backend.errors import RestoreFailed, StepFailed
+from mlx_backend.host_arrays import HostArray, end_to_end
 from mlx_backend.interface import Backend, Row, Snapshot
 from mlx_backend.messages import CacheKind, Sampling, TokenIds
 
@@ -67,12 +69,38 @@ class Subject:
         checkpoint = self.backend.capture_checkpoint(row) if needs_checkpoint else None
         return Snapshot(length, (self.backend.capture_span(row, 0, length),), checkpoint)
 
+    def through_host(self, snapshot: Snapshot, cuts: Sequence[int] = ()) -> Snapshot:
+        """What a snapshot of one span is once it was written and read, in pieces, from `cuts`."""
+        (span,) = snapshot.spans
+        pieces = [
+            self.backend.import_span(read_back(span.host_arrays(start, stop)), 0, stop - start)
+            for start, stop in pairwise((0, *cuts, span.length))
+        ]
+        checkpoint = snapshot.checkpoint and self.backend.import_checkpoint(
+            snapshot.length,
+            snapshot.checkpoint.described(),
+            read_back(snapshot.checkpoint.host_arrays()),
+        )
+        return Snapshot(snapshot.length, tuple(pieces), checkpoint)
+
     def answer(self, prompt: TokenIds, snapshot: Snapshot | None = None) -> list[int]:
         """Six tokens of a row that decodes alone."""
         row = self.decode(prompt, snapshot)
         (tokens,) = self.steps([row], 6)
         self.backend.release(row)
         return tokens
+
+
+def read_back(arrays: Sequence[HostArray]) -> list[HostArray]:
+    """Memory of its own, as what comes from a file is: whatever was exported may go away."""
+    return [HostArray(array.dtype, (array.joined().copy(),)) for array in arrays]
+
+
+def same_bits(arrays: Sequence[HostArray], others: Sequence[HostArray]) -> bool:
+    return len(arrays) == len(others) and all(
+        (a.dtype, a.shape) == (b.dtype, b.shape) and a.joined().tobytes() == b.joined().tobytes()
+        for a, b in zip(arrays, others, strict=True)
+    )
 
 
 class BackendContract:
@@ -182,6 +210,70 @@ class BackendContract:
         assert checkpoint.length == len(HEAD)
         assert checkpoint.nbytes > 0
         assert checkpoint.array_count > 0
+
+    def test_state_that_went_through_the_hosts_memory_goes_on_as_it_would_have(
+        self, subject: Subject
+    ) -> None:
+        cold = subject.answer(PROMPT)
+        row = subject.read(HEAD)
+        snapshot = subject.snapshot(row)
+        subject.backend.release(row)
+        for cuts in ((), (7, 8)):
+            assert subject.answer(PROMPT, subject.through_host(snapshot, cuts)) == cold
+
+    def test_so_does_the_state_of_a_row_that_decodes_among_others(self, subject: Subject) -> None:
+        rows = [subject.decode(PROMPT), subject.decode(HEAD)]
+        said, _ = subject.steps(rows, 3)
+        snapshot = subject.through_host(subject.snapshot(rows[0]))
+        for row in rows:
+            subject.backend.release(row)
+        more = np.concatenate([PROMPT, said, TAIL]).astype(np.int32)
+        assert subject.answer(more, snapshot) == subject.answer(more)
+
+    def test_spans_that_follow_one_another_can_leave_as_one_and_come_back_in_part(
+        self, subject: Subject
+    ) -> None:
+        row = subject.read(PROMPT)
+        checkpoint = subject.snapshot(subject.read(HEAD)).checkpoint
+        first, second = (subject.backend.capture_span(row, a, b) for a, b in ((0, 25), (25, 60)))
+        whole = read_back(end_to_end([first.host_arrays(3, 25), second.host_arrays(0, 35)]))
+        head = subject.backend.import_span(read_back(first.host_arrays(0, 3)), 0, 3)
+        middle, tail = (subject.backend.import_span(whole, a, b) for a, b in ((0, 11), (11, 37)))
+        assert (head.length, middle.length, tail.length) == (3, 11, 26)
+        assert sum(span.nbytes for span in (head, middle, tail)) * 60 == 40 * (
+            first.nbytes + second.nbytes
+        )
+        snapshot = Snapshot(len(HEAD), (head, middle, tail), checkpoint)
+        assert subject.answer(PROMPT, snapshot) == subject.answer(PROMPT)
+
+    def test_what_a_file_lacks_or_has_wrong_is_refused(self, subject: Subject) -> None:
+        snapshot = subject.snapshot(subject.read(HEAD))
+        arrays = snapshot.spans[0].host_arrays(0, 40)
+        wrong = HostArray("U16", (np.zeros((1, 1, 40, 3), dtype=np.uint16),))
+        for start, stop, bad in ((0, 41, arrays), (0, 40, ()), (0, 40, (*arrays, wrong))):
+            with pytest.raises(RestoreFailed):
+                subject.backend.import_span(bad, start, stop)
+        if snapshot.checkpoint is None:
+            return
+        described, state = snapshot.checkpoint.described(), snapshot.checkpoint.host_arrays()
+        for length, text, bad in (
+            (41, described, state),
+            (40, "", state),
+            (40, "{}", state),
+            (40, described, ()),
+            (40, described, (wrong,)),
+        ):
+            with pytest.raises(RestoreFailed):
+                subject.backend.import_checkpoint(length, text, bad)
+
+    def test_what_is_kept_outlives_the_backend(self, subject: Subject) -> None:
+        snapshot = subject.snapshot(subject.read(HEAD))
+        before = read_back(snapshot.spans[0].host_arrays(0, 40))
+        subject.backend.close()
+        assert same_bits(snapshot.spans[0].host_arrays(0, 40), before)
+        if snapshot.checkpoint is not None:
+            assert snapshot.checkpoint.described()
+            assert snapshot.checkpoint.host_arrays()
 
     def test_release_is_idempotent_in_every_phase(self, subject: Subject) -> None:
         unread, read = subject.backend.open_row(None, 10), subject.read(HEAD)

@@ -374,7 +374,11 @@ class ScriptedBackend:
         tokens = tuple(int(token) for token in arrays[0].joined())
         if len(tokens) != length:
             raise RestoreFailed(f"a checkpoint after {len(tokens)} tokens, not {length}")
-        return FakeCheckpoint(tokens, json.loads(described)["nbytes"])
+        try:
+            nbytes = int(json.loads(described)["nbytes"])
+        except (ValueError, KeyError) as error:
+            raise RestoreFailed(f"described as {described!r}") from error
+        return FakeCheckpoint(tokens, nbytes)
 
     def growth_bytes(self, row: FakeRow, room: int) -> int:
         self._enter(row)
