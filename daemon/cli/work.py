@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,6 +47,11 @@ def serve(resolved: Resolved, supervised: SupervisedFlag = False) -> None:
         logs.cut_short(paths.terminal_log())
     starts = Starts(paths.starts_file(), counted=supervised)
     disk_folder = disk_folder_of(resolved.settings)
+    if resolved.settings.disk_cache_bytes != 0:
+        # There before its first file, so that it is kept out of backups from then on. Whether it
+        # can be used is found out, and told, where it is.
+        with suppress(OSError):
+            disk_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     edges = edges_of_this_machine((paths.cache_folder(), paths.logs_folder(), disk_folder))
     code = run_daemon(
         resolved.settings,
