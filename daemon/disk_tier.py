@@ -199,6 +199,10 @@ class DiskTier:
         journals = [Held(identity, JOURNAL, 0) for identity in self._holdings.identities()]
         self._room.delete([*self._holdings.clear(), *journals])
 
+    def abandon(self) -> None:
+        """The writer has ended: let go of the arrays of what it has not written."""
+        self._room.abandon()
+
     def verify(self, reply: Reply) -> None:
         """Have every file read and verified; a `DiskCheck` goes to `reply`."""
         self._reader.put(Check(reply))

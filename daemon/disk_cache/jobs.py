@@ -198,6 +198,11 @@ class JobQueue:
         self._is_halted = True
         self._jobs.put(Stop())
 
+    def drop(self) -> None:
+        """Forget what waits. Once the thread has ended, on the one that the arrays belong to."""
+        while not self._jobs.empty():
+            self._jobs.get()
+
     def get(self) -> WriterJob | ReaderJob:
         job = self._jobs.get()
         return Stop() if self._is_halted else job

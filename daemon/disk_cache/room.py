@@ -135,6 +135,11 @@ class Room:
         self._note_free(free_bytes)
         return expected
 
+    def abandon(self) -> None:
+        """Nothing of what is pending will be written."""
+        self._pending.clear()
+        self.pending_bytes = 0
+
     def delete(self, files: Iterable[Held]) -> None:
         """Have files deleted that are out of the holdings already."""
         if job := tuple(files):
