@@ -80,6 +80,24 @@ class Commits:
         use = Use(EntryKind.PARTIAL, turn.session.id, turn.holder, is_shared=False)
         self._store(turn, turn.state, use, release)
 
+    def read_in(
+        self,
+        turn: Turn,
+        key: TokenIds,
+        span: Span | None,
+        checkpoint: Checkpoint | None,
+        kind: EntryKind,
+    ) -> bool:
+        """Store what came back from elsewhere for a turn; whether a row can be restored from it.
+
+        `span` covers [known, len(key)) of the tree, as an `insert` wants it.
+        """
+        use = Use(kind, turn.session.id, turn.holder)
+        is_stored = self._keep(key, use, (span, checkpoint))
+        if is_stored:
+            self._on_stored(key)
+        return is_stored
+
     def _store(
         self, turn: Turn, key: TokenIds, use: Use, release: Callable[[], None] | None = None
     ) -> None:

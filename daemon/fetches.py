@@ -1,20 +1,324 @@
 """Turns that wait for the disk: what of their prompts is there comes into the prefix tree first.
 
 A turn that finds more on disk than in memory, by enough to be worth its bytes, waits until that
-has been read in; then it goes on as if it had been in memory all along. Others work meanwhile.
-Whoever needs what is being read for another waits for that. Runs on the engine's thread.
+has been read in; then it goes on as if it had been in memory all along. Others work meanwhile: it
+gets no row before, and its memory is set aside. Files are read ahead of the copy into arrays, but
+few of them between two steps of those that decode. What is being read for another turn, is still
+being written, or is not known of yet, is waited for; but nothing for ever: a turn that waited in
+vain for long is read.
+
+Best effort: a file that is wrong costs its own tokens, and whatever goes wrong here costs reading
+again, never an answer. Runs on the engine's thread.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
 from daemon.archive import Archive
+from daemon.commits import Commits
+from daemon.disk_cache.index import Found
+from daemon.disk_cache.jobs import ReadDone, ReadFailed, Result, Scanned, WriteFailed, Written
+from daemon.fetch_plans import Piece, Plan, plan
+from daemon.fetching import Fetch, Spares
+from daemon.prefix_cache.cache import PrefixCache
+from daemon.prefix_cache.checkpoints import EntryKind
+from daemon.rows import Rows
+from daemon.scheduler import WORTH_WAITING_TOKENS
 from daemon.turns import Turn
+from mlx_backend.errors import RestoreFailed
+from mlx_backend.interface import Backend
+from mlx_backend.messages import CacheKind
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 30.0
+"""How long a turn waits for a disk of which nothing is heard."""
+
+MOST_FETCHES = 8
+"""How often something is read in for one turn: a file may be wrong, or memory lose it again."""
+
+STEADY_READS = 2
+"""Files on their way at a time while rows decode, and otherwise however large they are."""
+
+READ_AHEAD_BYTES = 64 << 20
+
+SCAN = ""
+"""Stands among the names of awaited files for knowing which there are."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """A turn waits until all `names` are done with, since then."""
+
+    names: set[str]
+    since: float
 
 
 class Fetches:
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
+    """`archive`: None where nothing is kept on disk; then nobody waits."""
+
+    def __init__(
+        self,
+        archive: Archive | None,
+        backend: Backend,
+        cache: PrefixCache,
+        kind: CacheKind,
+        rows: Rows,
+        commits: Commits,
+        tokens_per_second: Callable[[], float | None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`tokens_per_second`: how quickly the model reads prompts, as far as that is known."""
+        self._archive = archive if kind is not CacheKind.UNCACHEABLE else None
+        self._backend = backend
+        self._cache = cache
+        self._kind = kind
+        self._rows = rows
+        self._commits = commits
+        self._tokens_per_second = tokens_per_second
+        self._clock = clock
+        self._waits: dict[Turn, Wait] = {}
+        self._fetches: dict[Turn, Fetch] = {}
+        self._spares = Spares()
+        self._on_way: list[int] = []  # bytes of each file
+
+    def arrived(self, turn: Turn) -> None:
+        """See what is on disk of a prompt, for its rank."""
+        archive = self._archive
+        if archive is not None and archive.is_ready:
+            wanted = self._plan(turn, self._found(archive, turn))
+            turn.on_disk = 0 if wanted is None else wanted.length
 
     def needs(self, turn: Turn) -> bool:
         """Whether a turn has to wait for the disk now; what it waits for is on its way then."""
-        return False
+        turn.awaits_disk = self._has_to_wait(turn)
+        self._spares.forget(turn)
+        return turn.awaits_disk
+
+    @property
+    def has_work(self) -> bool:
+        """Whether files can be asked for."""
+        return self._may_ask() and any(fetch.missing for fetch in self._fetches.values())
+
+    def go_on(self, *, is_decoding: bool) -> None:
+        """Ask for the next files, first for who began first."""
+        for fetch in list(self._fetches.values()):
+            while fetch.missing and self._may_ask(is_decoding=is_decoding):
+                self._ask(fetch, fetch.missing.popleft())
+
+    def heard(self, result: Result) -> None:
+        """A disk thread has done something that turns may wait for."""
+        match result:
+            case Scanned():
+                self._done_with((SCAN,))
+            case Written(file=file) | WriteFailed(file=file):
+                self._done_with((file.name,))
+
+    def drop(self, turn: Turn) -> None:
+        """A turn waits no longer; what has come for it is kept. Idempotent."""
+        self._waits.pop(turn, None)
+        turn.awaits_disk = False
+        if turn in self._fetches:
+            self._end(self._fetches[turn])
+        self._spares.forget(turn)
+
+    def abandon(self, *, is_tree_sound: bool) -> None:
+        """Nobody waits any longer, because the model broke: no array is touched."""
+        for turn, fetch in self._fetches.items():
+            fetch.is_over, turn.row_bytes = True, 0
+            if is_tree_sound:
+                self._cache.release(fetch.pin)
+        for turn in (*self._fetches, *self._waits):
+            turn.awaits_disk = False
+        self._fetches.clear()
+        self._waits.clear()
+        self._spares.clear()
+
+    def next_expiry(self) -> float:
+        """When somebody will have waited in vain for too long; perhaps never."""
+        return min(self._waiting_since().values(), default=math.inf) + PATIENCE_SECONDS
+
+    def expire(self, now: float) -> None:
+        """Let those who have waited in vain be read."""
+        for turn, since in self._waiting_since().items():
+            if since + PATIENCE_SECONDS <= now:
+                log.warning("request %s waits no longer for the disk", turn.request.id)
+                turn.fetches = MOST_FETCHES
+                self.drop(turn)
+
+    def _waiting_since(self) -> dict[Turn, float]:
+        since = {turn: wait.since for turn, wait in self._waits.items()}
+        return since | {turn: fetch.heard for turn, fetch in self._fetches.items()}
+
+    def _has_to_wait(self, turn: Turn) -> bool:
+        turn.on_disk = 0
+        archive = self._archive
+        if archive is None or turn.fetches >= MOST_FETCHES or turn.readable < WORTH_WAITING_TOKENS:
+            return False
+        if not archive.is_ready:
+            return self._wait(turn, {SCAN})
+        found = self._found(archive, turn)
+        archive.touch(found)
+        wanted = self._plan(turn, found)
+        if wanted is None:
+            return False
+        turn.on_disk = wanted.length
+        being_read = (fetch.plan.names for fetch in self._fetches.values())
+        awaited = wanted.names & wanted.pending.union(*being_read)
+        return self._wait(turn, set(awaited)) if awaited else self._begin(turn, wanted)
+
+    def _found(self, archive: Archive, turn: Turn) -> Found:
+        """What is on disk of a prompt, as far as memory can hold it."""
+        return archive.find(turn.tokens, min(turn.readable, self._rows.storable_tokens(turn)))
+
+    def _plan(self, turn: Turn, found: Found) -> Plan | None:
+        """What is to be read for a turn; None if nothing is, or nothing that is worth it."""
+        tokens, held = turn.tokens, self._cache.peek(turn.tokens)
+        if found.length - held < WORTH_WAITING_TOKENS:
+            return None
+        wanted = plan(found, self._cache.known(tokens[: found.length]), held)
+        return wanted if self._is_worth(wanted) else None
+
+    def _is_worth(self, wanted: Plan) -> bool:
+        """Whether the disk gives it sooner than the model reads it."""
+        assert self._archive is not None
+        bytes_per_second = self._archive.read_bytes_per_second
+        tokens_per_second = self._tokens_per_second()
+        if not bytes_per_second or not tokens_per_second:
+            return True
+        return wanted.nbytes / bytes_per_second < wanted.gain / tokens_per_second
+
+    def _wait(self, turn: Turn, names: set[str]) -> bool:
+        self._waits[turn] = Wait(names, self._clock())
+        return True
+
+    def _begin(self, turn: Turn, wanted: Plan) -> bool:
+        """False if it waits for nothing: all is here already, or there is no memory for it now,
+        and then none for its row either."""
+        pin = self._cache.pin(turn.tokens[: wanted.length])
+        if not self._rows.reserve(turn, wanted.tokens):
+            self._cache.release(pin)
+            return False
+        now = self._clock()
+        fetch = Fetch(turn, wanted, pin, now, now, deque())
+        for piece in wanted.pieces:
+            spare = self._spares.take(piece)
+            if spare is None:
+                fetch.missing.append(piece)
+            else:
+                fetch.spans[piece.start] = spare
+        turn.fetches += 1
+        self._fetches[turn] = fetch
+        return not self._end_if_done(fetch)
+
+    def _may_ask(self, *, is_decoding: bool = False) -> bool:
+        if len(self._on_way) < STEADY_READS:
+            return True
+        return not is_decoding and sum(self._on_way) < READ_AHEAD_BYTES
+
+    def _ask(self, fetch: Fetch, piece: Piece) -> None:
+        assert self._archive is not None
+        fetch.on_way += 1
+        self._on_way.append(piece.file.nbytes)
+        self._archive.read(piece.file, partial(self._came, fetch, piece))
+
+    def _came(self, fetch: Fetch, piece: Piece, read: ReadDone | ReadFailed) -> None:
+        """A file was read, or could not be: then what follows it is not asked for."""
+        self._on_way.remove(piece.file.nbytes)
+        fetch.on_way -= 1
+        is_good = isinstance(read, ReadDone) and (fetch.is_over or self._take(fetch, piece, read))
+        if isinstance(read, ReadDone):
+            assert self._archive is not None
+            self._archive.give_back(read.buffer)
+        if fetch.is_over:
+            return
+        fetch.heard = self._clock()
+        if not is_good:
+            fetch.missing.clear()
+        self._end_if_done(fetch)
+
+    def _take(self, fetch: Fetch, piece: Piece, read: ReadDone) -> bool:
+        """Whether a file fits the model; if it does not, it is not to be used again."""
+        try:
+            fetch.take(self._backend, piece, read.content)
+            self._keep_rest(piece, read)
+        except Exception as error:
+            is_known = isinstance(error, RestoreFailed)
+            name = piece.file.name
+            log.warning("%s does not fit the model: %s", name, error, exc_info=not is_known)
+            assert self._archive is not None
+            self._archive.drop(piece.file)
+            return False
+        fetch.nbytes += read.nbytes
+        return True
+
+    def _keep_rest(self, piece: Piece, read: ReadDone) -> None:
+        """Keep the tokens of a file behind a piece, if somebody waits for it who may want them."""
+        file = piece.file
+        turns = [turn for turn, wait in self._waits.items() if file.name in wait.names]
+        if turns and piece.start < piece.stop < file.end:
+            first, last = piece.stop - file.start, file.end - file.start
+            rest = self._backend.import_span(read.content.arrays, first, last)
+            self._spares.keep(file.name, piece.stop, rest, turns)
+
+    def _end_if_done(self, fetch: Fetch) -> bool:
+        if fetch.is_done:
+            self._end(fetch)
+        return fetch.is_done
+
+    def _end(self, fetch: Fetch) -> None:
+        """Put into the tree what came; the turn, and who waited for its files, look again."""
+        turn = fetch.turn
+        del self._fetches[turn]
+        fetch.is_over, turn.awaits_disk, turn.row_bytes = True, False, 0
+        turn.disk_bytes += fetch.nbytes
+        turn.disk_seconds += self._clock() - fetch.began
+        self._store(fetch)
+        self._cache.release(fetch.pin)
+        self._done_with(fetch.plan.names)
+        self._rows.settle()
+
+    def _store(self, fetch: Fetch) -> None:
+        turn, wanted, end = fetch.turn, fetch.plan, fetch.reach
+        if self._kind is CacheKind.CHECKPOINTED and (
+            end < wanted.length or fetch.checkpoint is None
+        ):
+            self._keep_all(fetch)
+            return
+        key = turn.tokens[:end]
+        known = self._cache.known(key)
+        if end <= wanted.held or known < fetch.start:
+            return  # nothing came, or the tree was emptied meanwhile
+        span, checkpoint = fetch.span_from(known), fetch.checkpoint
+        if self._commits.read_in(turn, key, span, checkpoint, _kind_of(wanted)):
+            turn.note_fetched(range(wanted.held, end))
+        else:
+            turn.fetches = MOST_FETCHES  # it would not be kept the next time either
+
+    def _keep_all(self, fetch: Fetch) -> None:
+        """Keep what came without what it is of use with, for another try."""
+        for piece in fetch.plan.pieces:
+            if piece.start in fetch.spans and not piece.is_checkpoint:
+                span, name = fetch.spans[piece.start], piece.file.name
+                turns = [turn for turn, wait in self._waits.items() if name in wait.names]
+                self._spares.keep(name, piece.start, span, (fetch.turn, *turns))
+
+    def _done_with(self, names: Iterable[str]) -> None:
+        """Let those look again who wait for nothing else."""
+        for turn, wait in list(self._waits.items()):
+            wait.names.difference_update(names)
+            if not wait.names:
+                del self._waits[turn]
+                turn.awaits_disk = False
+
+
+def _kind_of(wanted: Plan) -> EntryKind:
+    """What is restored from a checkpoint is what that was; any other prompt's part is a part."""
+    label = wanted.pieces[-1].file.label if wanted.pieces else ""
+    return EntryKind(label) if label in set(EntryKind) else EntryKind.PARTIAL

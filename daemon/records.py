@@ -133,18 +133,26 @@ def _log(request: RequestStatus, session: str) -> None:
     unread = request.prompt - request.reused - request.read
     log.info(
         "request %s of session %.60r is %s: "
-        "prompt %d = reused %d + read %d%s, generated %d, %s: %s",
+        "prompt %d = reused %d%s + read %d%s, generated %d, %s: %s",
         request.id,
         session,
         f"{request.phase} ({request.finish})" if request.finish == "repetition" else request.phase,
         request.prompt,
         request.reused,
+        _from_disk(request),
         request.read,
         f" + {unread} not read" if unread > 0 else "",
         request.generated,
         first_token,
         request.reason.code if request.reason is not None else "never read",
     )
+
+
+def _from_disk(request: RequestStatus) -> str:
+    if not request.from_disk:
+        return ""
+    took = f"{request.disk_bytes} bytes in {request.disk_seconds:.3f} s"
+    return f" ({request.from_disk} from disk, {took})"
 
 
 def record_of(turn: Turn, now: float) -> Record:
@@ -155,6 +163,7 @@ def request_status(turn: Turn, now: float) -> RequestStatus:
     """A turn as others see it."""
     usage = turn.usage
     begun = turn.started if turn.started is not None else now
+    disk = turn.from_disk
     return RequestStatus(
         id=turn.request.id,
         phase=turn.phase.value,
@@ -172,6 +181,9 @@ def request_status(turn: Turn, now: float) -> RequestStatus:
         arrived_at=turn.generation.arrived_at,
         finish="" if turn.finish is None else turn.finish.value,
         model=turn.request.model,
+        from_disk=disk.tokens,
+        disk_bytes=disk.nbytes,
+        disk_seconds=disk.seconds,
     )
 
 

@@ -10,10 +10,11 @@ here; it is done in `inference`. Runs on the engine's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from daemon.budget import Budget
 from daemon.prefix_cache.cache import Match, PrefixCache
+from daemon.prefix_cache.nodes import NODE_BYTES, TOKEN_BYTES
 from daemon.turns import Turn
 from mlx_backend.errors import RestoreFailed
 from mlx_backend.interface import Backend, Row, Sampled
@@ -26,8 +27,15 @@ class Rows:
     """Opens, grows and closes the rows of `turns`, the engine's own list, seen as it changes."""
 
     def __init__(
-        self, turns: Sequence[Turn], backend: Backend, cache: PrefixCache, budget: Budget
+        self,
+        turns: Sequence[Turn],
+        backend: Backend,
+        cache: PrefixCache,
+        budget: Budget,
+        on_misfit: Callable[[TokenIds], None] = lambda tokens: None,
     ) -> None:
+        """`on_misfit` hears of which tokens a state could not be restored."""
+        self._on_misfit = on_misfit
         self.budget = budget
         self._turns = turns
         self._backend = backend
@@ -40,7 +48,7 @@ class Rows:
 
     @property
     def reserved_bytes(self) -> int:
-        """What the rows may grow to before they ask again."""
+        """What the rows may grow to before they ask again, and what is being read in for turns."""
         return sum(turn.row_bytes for turn in self._turns)
 
     def open(self, turn: Turn) -> Match | None:
@@ -49,7 +57,7 @@ class Rows:
         The match is what the tree said; it stays pinned in `turn.match` if it could be restored.
         """
         reserved = self.reserved_bytes
-        if turn.refused_at == reserved:  # nobody has left since
+        if self.is_refused(turn):
             return None
         match = self._found(turn)
         if match is None:
@@ -60,6 +68,28 @@ class Rows:
         turn.row = self._restored(turn, match)
         self._weigh([turn])
         return match
+
+    def is_refused(self, turn: Turn) -> bool:
+        """Whether there was no room for its row, and nobody has left since."""
+        return turn.refused_at is not None and turn.refused_at == self.reserved_bytes
+
+    def reserve(self, turn: Turn, tokens: int) -> bool:
+        """Make room for the state of so many tokens that is read in for a turn without a row;
+        False if there is none."""
+        nbytes = tokens * self.budget.token_bytes + self.budget.whole_bytes
+        if not self._make_room(nbytes):
+            return False
+        turn.row_bytes = nbytes
+        return True
+
+    def storable_tokens(self, turn: Turn) -> int:
+        """How many of a turn's tokens the cache can hold beside its row, at most."""
+        budget, limit = self.budget, self._cache.status().max_bytes
+        if budget.max_bytes is not None:
+            row_bytes = budget.row_bytes(budget.row_room(len(turn.tokens), turn.to_come))
+            limit = min(limit, budget.max_bytes - row_bytes)
+        limit -= budget.whole_bytes + 2 * NODE_BYTES
+        return max(0, limit // (budget.token_bytes + TOKEN_BYTES))
 
     def close(self, turn: Turn) -> None:
         """Release the row and the match, if there are any. Idempotent."""
@@ -124,7 +154,7 @@ class Rows:
             if self._make_room(need):
                 return match
             self._cache.release(match)
-        if self.open_turns or not self._make_room(need):
+        if self.open_turns or self.reserved_bytes or not self._make_room(need):
             return None
         return self._cache.match(turn.tokens, turn.session.id)  # what was left of its own prefix
 
@@ -171,6 +201,7 @@ class Rows:
         except RestoreFailed as error:
             log.warning("request %s: restore failed, reading it all: %s", turn.request.id, error)
             self._cache.reject(match)
+            self._on_misfit(turn.tokens[: match.length])
             turn.match = None
         return self._backend.open_row(None, room)
 

@@ -4,7 +4,7 @@
 * Ageing: a turn is credited with every token that was read for later arrivals in its stead, and
   pays back twice what is read for itself. So a long prompt yields as many tokens as it has left,
   then takes turns: no prompt starves, and a short one waits for one chunk of a long one at most.
-* Whoever was parked comes before whoever has not begun.
+* Whoever was parked comes before whoever has not begun. Whoever waits for the disk does not count.
 * A turn follows a reader that will soon hold more of its prompt than the tree does, and lends
   that reader its own rank.
 """
@@ -28,11 +28,13 @@ def next_to_read(turns: Sequence[Turn], may_open: bool) -> Turn | None:
     """The turn whose chunk is read next. `may_open`: a further row may be opened."""
     ranks: dict[Turn, Rank] = {}
     followers: list[tuple[Turn, Turn]] = []
-    has_parked = any(turn.phase is Phase.PARKED for turn in turns)
+    has_parked = any(turn.phase is Phase.PARKED and not turn.awaits_disk for turn in turns)
     opening = Phase.PARKED if has_parked else Phase.WAITING
     for turn in turns:
         if turn.is_queued and turn.leader is not None:
             followers.append((turn, turn.leader))
+        elif turn.awaits_disk:
+            continue
         elif turn.phase is Phase.READING or (may_open and turn.phase is opening):
             ranks[turn] = _rank(turn, turn.left)
     for turn, leader in followers:
@@ -79,7 +81,7 @@ def best_leader(turn: Turn, readers: Sequence[Turn], can_cut: bool) -> tuple[Tur
     A fork that the reader has passed counts only where the state `can_cut` behind itself.
     """
     best: tuple[Turn, int] | None = None
-    worth = turn.held + WORTH_WAITING_TOKENS
+    worth = turn.at_hand + WORTH_WAITING_TOKENS
     for reader in readers:
         fork = min(common_prefix(turn.tokens, reader.tokens), turn.readable, reader.readable)
         if fork >= worth and (can_cut or fork > reader.position):

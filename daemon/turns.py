@@ -16,7 +16,7 @@ from daemon.deliveries import Generation
 from daemon.generation import FinishReason, GenerationRequest, Usage
 from daemon.prefix_cache.cache import Match
 from daemon.prefix_cache.checkpoints import EntryKind
-from daemon.prefix_cache.explain import Departure, cut_short, departure, read_reason
+from daemon.prefix_cache.explain import Departure, FromDisk, cut_short, departure, read_reason
 from daemon.sessions import Session
 from daemon.status import ReadReason
 from mlx_backend.interface import Row
@@ -40,9 +40,12 @@ class Turn:
     """`arrival` numbers the requests in order. Offsets and counts are tokens, times clock seconds.
 
     held: tokens that the tree would restore, as last seen; an estimate for ranking only.
+    on_disk: the same of what would be read in from the disk first.
+    awaits_disk: no row is opened for it before the disk has done something.
+    fetches: how often something was read in for it; fetched: which of its tokens that gave.
     overtaken: tokens read for later arrivals in its stead (see the scheduler).
     leader, fork: the turn being read that will pass `fork`, where this one can go on from.
-    row_bytes: what the row is accounted with.
+    row_bytes: what the row is accounted with; before there is one, what is being read in for it.
     refused_at: what all rows were accounted with when there was no room for this one.
     position: tokens in the row while it reads; clean chunk boundaries only, all once it decodes.
     past: what has to be in the state before it goes on, once it was parked while it decoded.
@@ -58,6 +61,12 @@ class Turn:
     session: Session
     phase: Phase = Phase.WAITING
     held: int = 0
+    on_disk: int = 0
+    awaits_disk: bool = False
+    fetches: int = 0
+    fetched: list[range] = field(default_factory=list)
+    disk_bytes: int = 0
+    disk_seconds: float = 0.0
     overtaken: int = 0
     leader: Turn | None = None
     fork: int = 0
@@ -88,7 +97,9 @@ class Turn:
     def explain(self, match: Match, *, restore_failed: bool) -> None:
         """Record why it is read as far as it is, now that its turn has come."""
         prompt = self.request.prompt
-        self.reason = read_reason(match, prompt, restore_failed=restore_failed)
+        self.reason = read_reason(
+            match, prompt, restore_failed=restore_failed, from_disk=self.from_disk
+        )
         self.departure = departure(match, prompt)
 
     def end(self, phase: Phase, now: float, finish: FinishReason | None = None) -> None:
@@ -98,6 +109,19 @@ class Turn:
         to_read = usage.prompt - usage.reused
         if self.reason is not None and usage.read < to_read:
             self.reason = cut_short(self.reason, usage.read, to_read)
+
+    @property
+    def from_disk(self) -> FromDisk:
+        """What of it came from disk; tokens are those among the reused ones."""
+        tokens = sum(len(range(each.start, min(each.stop, self.reused))) for each in self.fetched)
+        return FromDisk(tokens, self.disk_bytes, self.disk_seconds)
+
+    def note_fetched(self, tokens: range) -> None:
+        """Those were read in, behind what memory still had. What was fetched earlier and lost again
+        is not counted twice, nor what was once reused already."""
+        if self.started is None:
+            kept = [range(each.start, min(each.stop, tokens.start)) for each in self.fetched]
+            self.fetched = [*(each for each in kept if each), tokens]
 
     @property
     def holder(self) -> str | None:
@@ -131,7 +155,12 @@ class Turn:
     @property
     def left(self) -> int:
         """Tokens still to read before the first answer token, as far as is known."""
-        return self.readable - max(0 if self.is_queued else self.position, self.held)
+        return self.readable - max(0 if self.is_queued else self.position, self.at_hand)
+
+    @property
+    def at_hand(self) -> int:
+        """Tokens that it need not read, as far as is known."""
+        return max(self.held, self.on_disk)
 
     @property
     def state_length(self) -> int:

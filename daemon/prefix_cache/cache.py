@@ -126,6 +126,22 @@ class PrefixCache:
             self._shrink()
         return match
 
+    def pin(self, tokens: TokenIds) -> Match:
+        """Keep what is there of `tokens`, for more to be added to it, until the match is released.
+
+        Counts as no use, and restores nothing.
+        """
+        place = self._tree.find(tokens)
+        match = Match(common=place.length)
+        if place.length:
+            used = self._tree.node_at(place)
+            match.pinned = used
+            used.pins += 1
+            self._pinned.add(used)
+            if used is not place.node:
+                self._shrink()
+        return match
+
     def _own_ends(self, holder: str) -> list[Node]:
         """What a session's own history ends with, the latest first: its live leaves, or those of
         its entries that are left where it has none."""

@@ -47,6 +47,15 @@ class Departure:
     sent: TokenIds
 
 
+@dataclass(frozen=True, slots=True)
+class FromDisk:
+    """What of a prompt was read in from disk; `nbytes` of files, within `seconds`."""
+
+    tokens: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
 def departure(match: Match, prompt: Prompt) -> Departure | None:
     """Where a session leaves its own history with this prompt; None where it goes on with it."""
     left_at = match.own_common
@@ -57,12 +66,19 @@ def departure(match: Match, prompt: Prompt) -> Departure | None:
     return Departure(lead.copy(), match.own_next, sent.copy())  # views would keep the whole prompt
 
 
-def read_reason(match: Match, prompt: Prompt, *, restore_failed: bool = False) -> ReadReason:
+def read_reason(
+    match: Match,
+    prompt: Prompt,
+    *,
+    restore_failed: bool = False,
+    from_disk: FromDisk = FromDisk(),
+) -> ReadReason:
     """Why `prompt` was read as far as it was, though `match` was found."""
     code = _code(match, len(prompt), restore_failed=restore_failed)
     message = prompt.message_at(match.common)
     is_evicted = code == "evicted"
-    sentence = _sentence(code, match, len(prompt), _place(prompt, message))
+    disk = _from_disk(from_disk)
+    sentence = _sentence(code, match, len(prompt), _place(prompt, message), disk)
     return ReadReason(
         code=code,
         sentence=sentence + _own_departure(match, prompt),
@@ -99,7 +115,8 @@ def _code(match: Match, prompt: int, *, restore_failed: bool) -> str:
     return "diverged" if goes_elsewhere else "continues"
 
 
-def _sentence(code: str, match: Match, prompt: int, place: str) -> str:
+def _sentence(code: str, match: Match, prompt: int, place: str, disk: str) -> str:
+    """`disk` is said of the tokens that were restored."""
     read = f"{_tokens(prompt - match.length)} read"
     match code:
         case "restore_failed":
@@ -113,25 +130,40 @@ def _sentence(code: str, match: Match, prompt: int, place: str) -> str:
         case "first_seen":
             return f"{read}: nothing stored begins like this prompt, but for {match.common:,}."
         case "evicted":
-            return f"{read}: {_loss(match)}, which left {match.length:,}."
+            return f"{read}: {_loss(match)}, which left {match.length:,}{disk}."
         case "not_kept":
             return (
                 f"{read}: {_tokens(match.lost)} of it were read before, but did not fit the "
-                f"cache's limits; {match.length:,} were kept."
+                f"cache's limits; {match.length:,} were kept{disk}."
             )
         case "no_checkpoint":
             reach = f", up to {place}" if place else ""
             return (
                 f"{read}: the first {_tokens(match.common)} are stored{reach}, but the last point "
-                f"a row can be restored from is after {match.length:,}."
+                f"a row can be restored from is after {match.length:,}{disk}."
             )
         case "diverged":
             where = f", in {place}" if place else ""
             return (
-                f"{read}: restored {_tokens(match.length)}; after {match.common:,}{where}, "
+                f"{read}: restored {_tokens(match.length)}{disk}; after {match.common:,}{where}, "
                 "what is stored goes on differently."
             )
-    return f"{read}: restored {_tokens(match.length)}, all that is stored of this prompt."
+    return f"{read}: restored {_tokens(match.length)}{disk}, all that is stored of this prompt."
+
+
+def _from_disk(disk: FromDisk) -> str:
+    """Which of the restored tokens came from disk, if any did."""
+    if not disk.tokens:
+        return ""
+    return f", {disk.tokens:,} of them from disk ({_size(disk.nbytes)} in {disk.seconds:.1f} s)"
+
+
+def _size(nbytes: int) -> str:
+    """Bytes as disks are sold by."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} bytes"
 
 
 def _own_departure(match: Match, prompt: Prompt) -> str:
