@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from daemon.disk_cache.files import BLOCK_TOKENS, Content, FileKind, KeyChain, StoredFile
 from daemon.disk_cache.index import Coverage, Found
+from daemon.disk_cache.reads import Heard
 from daemon.disk_tier import DiskTier
 from daemon.prefix_cache.kept import Kept
 from mlx_backend.host_arrays import HostArray, end_to_end
@@ -44,34 +45,85 @@ class Archive:
         Never raises: this is called while the tree changes.
         """
         try:
-            return self._save(kept)
+            return self.is_ready and all(is_taken for _, is_taken in self.hand_over(kept))
         except Exception:
             log.exception("a state of %d tokens could not be handed to the disk", len(kept.tokens))
             return False
 
-    def find(self, tokens: TokenIds) -> Found:
-        """What is on disk of a prompt, but for its last token, which is left to run."""
-        return self._index.find(tokens, self._kind, len(tokens) - 1)
+    def hand_over(self, kept: Kept, *, at_rest: bool = False) -> Iterator[tuple[StoredFile, bool]]:
+        """Have what is not on disk yet of a state written, file by file, parents first; with each,
+        whether the tier took it. The first that it does not take is the last. Once `is_ready`:
+        before that, what is there already would be written again in other pieces.
 
-    def distrust(self, tokens: TokenIds) -> None:
-        """What was restored of `tokens` did not fit the model: drop the last files on their way."""
-
-    def _save(self, kept: Kept) -> bool:
-        if len(kept.tokens) < WORTH_TOKENS or not self._is_restorable(kept):
-            return True
-        if not self.is_ready:
-            return False  # what is there already would be written again, in other pieces
+        `at_rest`: the state stays in memory meanwhile, and nothing else goes on.
+        """
+        if not self._is_restorable(kept):
+            return
         covered = self._index.coverage(kept.tokens)
         is_dear = kept.is_end or kept.hits > 0
         for file in self._lacking(kept, covered):
-            if not self._tier.may_save(_expected_bytes(kept, file), is_dear=is_dear):
-                return False
-            if not self._tier.save(file, _content(kept, file), is_dear=is_dear):
-                return False
-        return True
+            nbytes = _expected_bytes(kept, file)
+            is_taken = self._tier.may_save(nbytes, is_dear=is_dear, at_rest=at_rest)
+            if is_taken:
+                content = _content(kept, file)
+                is_taken = self._tier.save(file, content, is_dear=is_dear, at_rest=at_rest)
+            yield file, is_taken
+            if not is_taken:
+                return
+
+    def holds(self, kept: Kept) -> bool:
+        """Whether all of a state is on disk, written; or what nobody would restore."""
+        if not self._is_restorable(kept):
+            return True
+        found = self._index.find(kept.tokens, self._kind, len(kept.tokens))
+        return found.length == len(kept.tokens) and not found.pending
+
+    def find(self, tokens: TokenIds, most: int) -> Found:
+        """What can be restored of a prompt, `most` tokens at most. Touches nothing."""
+        return self._index.find(tokens, self._kind, most)
+
+    def touch(self, found: Found) -> None:
+        """It was used just now."""
+        files = found.blocks if found.checkpoint is None else (*found.blocks, found.checkpoint)
+        if files:
+            self._tier.touch(self.identity, files)
+
+    def read(self, file: StoredFile, heard: Heard) -> None:
+        """Have a file read; `heard` is called on this thread with what came of it."""
+        self._tier.read(file, heard)
+
+    def give_back(self, buffer: bytearray) -> None:
+        """What was read there has been copied."""
+        self._tier.give_back(buffer)
+
+    def drop(self, file: StoredFile) -> None:
+        """A file does not fit the model: it is not to be used again, nor what stands on it."""
+        self._tier.drop(self.identity, file.name)
+
+    def distrust(self, tokens: TokenIds) -> None:
+        """What was restored of `tokens` did not fit the model: drop the last files on their way.
+
+        Which of them was bad cannot be known; what stands on those that go, goes with them.
+        """
+        found = self._index.find(tokens, self._kind, len(tokens))
+        if found.checkpoint is not None and found.length == len(tokens):
+            self.drop(found.checkpoint)
+        covered = self._index.coverage(tokens)
+        if covered.last is not None and covered.length == len(tokens):
+            self.drop(covered.last)
+
+    @property
+    def read_bytes_per_second(self) -> float | None:
+        """How quickly files were read lately; None before the first."""
+        return self._tier.read_bytes_per_second
+
+    def note_restored(self, tokens: int, nbytes: int) -> None:
+        """A request got so much from here."""
+        self._tier.note_restored(tokens, nbytes)
 
     def _is_restorable(self, kept: Kept) -> bool:
-        return self._kind is not CacheKind.CHECKPOINTED or kept.checkpoint is not None
+        is_complete = self._kind is not CacheKind.CHECKPOINTED or kept.checkpoint is not None
+        return is_complete and len(kept.tokens) >= WORTH_TOKENS
 
     def _lacking(self, kept: Kept, covered: Coverage) -> Iterator[StoredFile]:
         """The files that a state consists of and that are not there, parents first."""

@@ -5,18 +5,20 @@ Frozen throughout. Events take a way of their own (`deliveries`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from daemon.budget import Budget
 from daemon.deliveries import Generation
 from daemon.disk_cache.jobs import Result
+from daemon.disk_tier import DiskTier
 from daemon.inspection import Question
 from daemon.records import Record
 from daemon.replies import Reply
 from daemon.sources import ModelSource
-from daemon.status import EngineStatus
+from daemon.stages import Idle
+from daemon.status import EngineStatus, ModelStatus
 from mlx_backend.interface import LoadedModel
 
 
@@ -75,12 +77,22 @@ class DiskDone:
     result: Result
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AskDisk:
+    """A question to the disk tier, which is told what models are called, by their identities."""
+
+    ask: Callable[[DiskTier, Mapping[str, str]], object]
+    reply: Reply
+
+
 @dataclass(frozen=True, slots=True)
 class Close:
     """End every request, close the backends, end the thread."""
 
 
-Command: TypeAlias = Start | Cancel | Ask | Want | Forget | Released | Unload | DiskDone | Close
+Command: TypeAlias = (
+    Start | Cancel | Ask | Want | Forget | Released | Unload | DiskDone | AskDisk | Close
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +110,16 @@ class Available:
 @dataclass(frozen=True, slots=True)
 class Published:
     """What other threads may see. `models` are those that take requests, by key; `has_trees`:
-    something was loaded at some time, so that there is somebody to ask."""
+    something was loaded at some time, so that there is somebody to ask. `idle`: how long each model
+    has been, by key, for whoever reads `status` later."""
 
     status: EngineStatus
     models: Mapping[str, Available] = field(default_factory=dict)
     has_trees: bool = False
     records: tuple[Record, ...] = ()
+    idle: Mapping[str, Idle] = field(default_factory=dict)
+
+    def told(self, model: ModelStatus, now: float) -> ModelStatus:
+        """A model's status as it is at that time."""
+        idle = self.idle.get(model.key)
+        return model if idle is None else idle.told(model, now)

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ from typing import TypeVar
 from daemon.budget import Budget
 from daemon.commands import (
     Ask,
+    AskDisk,
     Available,
     Cancel,
     Close,
@@ -33,7 +34,7 @@ from daemon.commands import (
     Want,
 )
 from daemon.deliveries import Generation, Outbox
-from daemon.disk_cache.jobs import Chore, JobQueue, Result
+from daemon.disk_cache.jobs import Check, Chore, JobQueue, Result, Stop
 from daemon.disk_cache.labor import work
 from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
@@ -51,7 +52,7 @@ from daemon.records import Record
 from daemon.replies import Replies
 from daemon.resident import unavailable
 from daemon.sources import ModelSource
-from daemon.status import EngineStatus, ModelStatus, RequestStatus
+from daemon.status import DiskCheck, DiskContents, EngineStatus, ModelStatus, RequestStatus
 from daemon.worker import Worker
 from mlx_backend.interface import LoadedModel, OutputStream
 from mlx_backend.messages import AnswerForm, ModelInfo, TextPiece, TokenIds
@@ -67,6 +68,9 @@ LOAD_SECONDS = 60.0
 
 JOIN_SECONDS = 4.0
 """How long closing waits for the chunk or the load that the thread is in, once it was told."""
+
+DISK_JOIN_SECONDS = 1.0
+"""How long it waits for the file that a disk thread is in."""
 
 
 class Engine:
@@ -94,6 +98,7 @@ class Engine:
         self._is_closing = False
         self._disk = options.disk
         self._writer, self._reader = JobQueue(), JobQueue()
+        self._disk_threads = self._make_disk_threads()
         self._worker = Worker(
             self._first,
             make_cache,
@@ -104,16 +109,24 @@ class Engine:
             self._publish,
             clock,
             None if self._disk is None else DiskTier(self._disk, self._writer, self._reader, clock),
+            self._end_disk,
         )
         self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which loads the model; returns at once."""
-        self._thread.start()
-        if self._disk is not None:
-            for name, jobs in (("mlxd-writer", self._writer), ("mlxd-reader", self._reader)):
-                work_there = partial(work, self._disk.folder, jobs, self._hear_disk)
-                threading.Thread(target=work_there, name=name, daemon=True).start()
+        for thread in (self._thread, *self._disk_threads):
+            thread.start()
+
+    def _make_disk_threads(self) -> tuple[threading.Thread, ...]:
+        """One that writes, one that reads; none without a disk cache."""
+        if self._disk is None:
+            return ()
+        body = partial(work, self._disk.folder)
+        return tuple(
+            threading.Thread(target=body, args=(jobs, self._hear_disk), name=name, daemon=True)
+            for name, jobs in (("mlxd-writer", self._writer), ("mlxd-reader", self._reader))
+        )
 
     def write_behind(self, write: Callable[[int], int]) -> None:
         """Have something small written to the disk of the disk cache, by its writer, in its turn;
@@ -122,7 +135,21 @@ class Engine:
         self._writer.put(Chore(write, self._disk.limits))
 
     def _hear_disk(self, result: Result) -> None:
+        """On a disk thread."""
         self._worker.commands.put(DiskDone(result))
+
+    def _end_disk(self, seconds: float) -> None:
+        """On the engine's thread: let the writer end what it was asked within that time, and both
+        with the file that they are in. What is left is dropped here, where its arrays belong."""
+        self._reader.halt()
+        self._writer.put(Stop())
+        for thread in self._disk_threads:
+            thread.join(seconds)
+        self._writer.halt()
+        for thread in self._disk_threads:
+            thread.join(DISK_JOIN_SECONDS)
+        self._writer.drop()
+        self._reader.drop()
 
     def model(self, key: str = "") -> LoadedModel:
         """A loaded model, for its encoder and its output streams, from any thread.
@@ -207,12 +234,15 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """The latest status, from any thread; never waits for the engine."""
-        status = self._published.status
+        published, now = self._published, self._clock()
+        status = published.status
         waiting = self._live.waiting({request.id for request in (*status.running, *status.recent)})
         refused = dict(self._refused)
         totals = replace(status.totals, refused=sum(refused.values()), refused_by_status=refused)
-        model = replace(status.model, state="closed") if self._is_closing else status.model
-        return replace(status, model=model, totals=totals, waiting=waiting)
+        models = tuple(published.told(model, now) for model in status.models)
+        model = published.told(status.model, now)
+        model = replace(model, state="closed") if self._is_closing else model
+        return replace(status, model=model, models=models, totals=totals, waiting=waiting)
 
     def requests(self, *, with_texts: bool = False) -> tuple[RequestStatus, ...]:
         """The last requests that ended, then those that run and wait; from any thread.
@@ -263,11 +293,44 @@ class Engine:
             answer: Answer = await reply.future
         return answer
 
+    async def disk_contents(self) -> DiskContents:
+        """What is on disk, of all models, loaded or not."""
+        return await self._ask_disk(lambda disk, names: disk.contents(names), DiskContents())
+
+    async def clear_disk(self) -> None:
+        """Delete all of it. What is in memory stays."""
+        await self._ask_disk(lambda disk, names: disk.forget(), None)
+
+    async def check_disk(self) -> DiskCheck:
+        """Read and verify all of it, and delete what is wrong; takes as long as that takes."""
+        if self._disk is None:
+            return DiskCheck()
+        if self._is_closing:
+            raise unavailable(ModelStatus("closed"))
+        with self._replies.awaited() as reply:
+            self._reader.put(Check(reply))
+            check: DiskCheck = await reply.future
+        return check
+
+    async def _ask_disk(
+        self, question: Callable[[DiskTier, Mapping[str, str]], Answer], without: Answer
+    ) -> Answer:
+        """Put a question to the disk tier; `without` is what is said where there is none."""
+        if self._disk is None:
+            return without
+        if self._is_closing:
+            raise unavailable(ModelStatus("closed"))
+        with self._replies.awaited() as reply:
+            self._worker.commands.put(AskDisk(question, reply))
+            answer: Answer = await reply.future
+        return answer
+
     async def close(self, grace_seconds: float) -> bool:
         """Refuse what comes, let what runs end within the grace, fail the rest, end the thread.
 
-        False if the thread is still inside a chunk or a load: then nobody may take modules away
-        from under it, as the interpreter does in its end.
+        What was read is written to the disk before that, as far as its own time allows. False if a
+        thread is still inside a chunk, a load or a file: then nobody may take modules away from
+        under it, as the interpreter does in its end.
         """
         self._is_closing = True
         if not self._thread.is_alive():
@@ -275,8 +338,14 @@ class Engine:
         if not await self._live.all_end(grace_seconds):
             log.warning("requests cut short by the shutdown: %d", len(self._live))
         self._worker.commands.put(Close())
-        await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
-        return not self._thread.is_alive()
+        await asyncio.to_thread(self._thread.join, JOIN_SECONDS + self._disk_seconds)
+        return not any(thread.is_alive() for thread in (self._thread, *self._disk_threads))
+
+    @property
+    def _disk_seconds(self) -> float:
+        """What writing may take in the end."""
+        disk = self._disk
+        return 0.0 if disk is None else disk.save_seconds + 2 * DISK_JOIN_SECONDS
 
     def _stop(self, generation: Generation, is_whole: bool) -> None:
         self._worker.commands.put(Cancel(generation, is_whole))
@@ -293,6 +362,7 @@ class Engine:
             model = ModelStatus("failed", error="the engine's thread died; restart the daemon")
             self._published = Published(EngineStatus(model))
             self._fail_live()
+            self._end_disk(0.0)
 
     def _fail_live(self) -> None:
         """On the dying thread: nobody else is left to answer."""

@@ -17,6 +17,7 @@ from daemon.archive import Archive
 from daemon.budget import Budget
 from daemon.commands import Cancel, Start
 from daemon.deliveries import Outbox
+from daemon.disk_cache.jobs import Result
 from daemon.disk_tier import DiskTier
 from daemon.errors import ModelUnavailable
 from daemon.generation import Failed, Usage
@@ -24,6 +25,7 @@ from daemon.inference import Inference, ReadingPolicy
 from daemon.inspection import Inspection
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.records import Records, model_status
+from daemon.saving import Saving
 from daemon.sessions import Sessions
 from daemon.sources import ModelSource
 from daemon.status import CacheStatus, ModelStatus
@@ -55,7 +57,11 @@ class Workshop:
 
 
 class Resident:
-    """`cache` is there from the first load on. `used` is when it last had a request."""
+    """`cache` is there from the first load on. `used` is when it last had a request.
+
+    `saving`: its tree's way to the disk, from the time that it has been idle for long enough to
+    the next request.
+    """
 
     def __init__(self, source: ModelSource, workshop: Workshop) -> None:
         self.source = source
@@ -64,6 +70,7 @@ class Resident:
         self.inference: Inference | None = None
         self.cache: PrefixCache | None = None
         self.archive: Archive | None = None
+        self.saving: Saving | None = None
         self.sessions = workshop.make_sessions()
         self.used = workshop.clock()
         self._shop = workshop
@@ -73,6 +80,7 @@ class Resident:
         self._is_to_be_loaded_again = False
         self._arrivals = 0
         self._alone: Budget | None = None
+        self._dropped_bytes = 0
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -85,7 +93,21 @@ class Resident:
 
     @property
     def tree_bytes(self) -> int:
-        return 0 if self.cache is None else self.cache.status().bytes
+        """What was dropped counts as long as it may be on its way to the disk."""
+        if self.cache is not None:
+            return self.cache.status().bytes
+        disk = self._shop.disk
+        return 0 if disk is None else min(self._dropped_bytes, disk.pending_bytes)
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether there is anything in memory that it has read."""
+        return self.cache is not None and self.tree_bytes > 0
+
+    @property
+    def is_saved(self) -> bool | None:
+        """Whether all of its tree is on disk; None as long as that is to come."""
+        return self.saving.is_whole if self.saving is not None and self.saving.is_over else None
 
     @property
     def budget(self) -> Budget | None:
@@ -97,6 +119,28 @@ class Resident:
             self.inference.rows.budget = share(self._alone)
             self.inference.rows.settle()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether it can do something now. A turn may have to wait for the disk."""
+        return self.inference is not None and self.inference.has_work
+
+    def hear_disk(self, result: Result) -> None:
+        """A disk thread has done something that turns may wait for."""
+        if self.inference is not None:
+            self.inference.hear_disk(result)
+
+    def expire(self, now: float) -> None:
+        """Forget sessions that have been idle for too long; let nobody wait in vain."""
+        self.sessions.expire(now)
+        if self.inference is not None:
+            self.inference.expire(now)
+
+    def next_expiry(self) -> float:
+        """When that has something to do next; perhaps never."""
+        sessions = self.sessions.next_expiry()
+        waits = math.inf if self.inference is None else self.inference.next_expiry()
+        return waits if sessions is None else min(sessions, waits)
+
     def work(self) -> None:
         """One token for each decoding row, and one chunk. Raises what breaks."""
         assert self.inference is not None, "busy without a model"
@@ -107,7 +151,7 @@ class Resident:
 
     def start(self, start: Start) -> None:
         generation = start.generation
-        self.used = self._shop.clock()
+        self.used, self.saving = self._shop.clock(), None
         if self.inference is None:
             usage = Usage(len(generation.request.prompt))
             self._shop.outbox.put(generation, Failed(unavailable(self.status), usage))
@@ -156,9 +200,10 @@ class Resident:
             self.cache = shop.make_cache(info)
             self._identity = info.identity
             self.sessions.attach(self.cache)
-        if shop.disk is not None:
-            self.archive = Archive(shop.disk, info.identity, info.cache_kind)
-            self.cache.watch(self.archive.save)
+            self.saving = None
+            if shop.disk is not None:
+                self.archive = Archive(shop.disk, info.identity, info.cache_kind)
+                self.cache.watch(self.archive.save)
         self._alone = shop.make_budget(info)
         self.inference = Inference(
             model,
@@ -185,17 +230,38 @@ class Resident:
         self._close_backend()
         self.status = replace(self.status, state="unloaded")
 
+    def save(self) -> None:
+        """Begin to have what was read written, as far as it is not on disk; see `Saving`."""
+        disk = self._shop.disk
+        if self.saving is None and self.cache and self.archive and disk:
+            self.saving = Saving(self.cache, self.archive, disk)
+            self.saving.go_on()
+
+    def look_again(self) -> None:
+        """The tree may have been changed by somebody: what is being saved of it is not that."""
+        if self.saving is not None and not self.saving.is_over:
+            self.saving = None
+
+    def move_out(self) -> None:
+        """Give back what was read, too, if all of it is on disk."""
+        if self.model is None and self.cache is not None and self.is_saved:
+            self.cache.move_out()
+
     def drop_tree(self) -> None:
-        """Give back what was read, too."""
+        """Give back what was read, on disk or not."""
         assert self.model is None, "the tree of a loaded model shrinks, it is not dropped"
-        self.cache, self._identity = None, ""
+        self._forget_tree()
+
+    def _forget_tree(self) -> None:
+        self._dropped_bytes = self.tree_bytes
+        self.cache, self.archive, self.saving, self._identity = None, None, None, ""
         self.sessions.attach(None)
 
     def recover(self, error: Exception) -> None:
         """Answer every request and drop the weights; they are loaded again after a pause."""
-        if not isinstance(error, StepFailed):
-            self.cache, self._identity = None, ""  # perhaps it is the tree that broke
-            self.sessions.attach(None)
+        if not isinstance(error, StepFailed):  # perhaps it is the tree that broke
+            self._save_if_sound()
+            self._forget_tree()
         self.status = ModelStatus("failed", error=in_words(error), key=self.source.key)
         inference, self.inference = self.inference, None
         if inference is not None:
@@ -203,14 +269,27 @@ class Resident:
         self._is_to_be_loaded_again = True
         self._close_backend()
 
-    def shut(self) -> None:
-        """Answer every request, keep what they have, give the device back."""
+    def _save_if_sound(self) -> None:
+        """What was captured before something broke is what it was, if the tree holds together."""
+        try:
+            if self.cache is not None and self.archive is not None:
+                self.cache.check()
+                for kept in self.cache.states():
+                    self.archive.save(kept)
+        except Exception as error:
+            log.error("what was read is lost: the tree does not hold together (%s)", error)
+
+    def stop(self) -> None:
+        """Answer every request, keep what they have."""
         self.status = replace(self.status, state="closed")
         inference, self.inference = self.inference, None
         if inference is not None:
             inference.stop(unavailable(self.status))
+
+    def shut(self) -> None:
+        """Give the device back. Every request was answered."""
         self._close_backend()
-        self.cache = None
+        self.cache = self.archive = self.saving = None
 
     def reload_pause(self) -> float:
         """Seconds until it is loaded again; infinite if it is there, or nobody wants it to be."""

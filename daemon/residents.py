@@ -3,7 +3,11 @@
 Memory is reserved before a load. To make room, models that nobody uses give up their weights, the
 longest unused first; then the trees of models that are not loaded go, likewise. A model in use
 stays: who wants another one waits, and if that takes long, the one in use takes no new requests.
-What is left of the memory is shared by those that are loaded. Runs on the engine's thread.
+What is left of the memory is shared by those that are loaded.
+
+Where there is a disk cache, a tree is written once its model has been idle, and before its weights
+go; what is on disk leaves memory after weights that were idle for long. Who needs the memory of a
+tree waits until it is written. Runs on the engine's thread.
 """
 
 from __future__ import annotations
@@ -16,9 +20,12 @@ from dataclasses import dataclass, replace
 from daemon.budget import Budget
 from daemon.commands import Want
 from daemon.errors import DaemonError, ModelDoesNotFit, ModelInUse
+from daemon.idle_trees import IdleTrees
+from daemon.idleness import Idleness
 from daemon.leases import Leases
 from daemon.resident import Resident, Workshop, unavailable
 from daemon.sources import ModelSource
+from daemon.stages import Idle
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +54,6 @@ class Residents:
         self, first: ModelSource, workshop: Workshop, leases: Leases, limits: ResidencyLimits
     ) -> None:
         self._shop = workshop
-        self._leases = leases
         self._limits = limits
         self._wants: list[Want] = []
         self._leaving: Resident | None = None
@@ -57,6 +63,10 @@ class Residents:
         else:
             self.first.want_loaded()
         self._residents = {first.key: self.first}
+        disk, keep_alive = workshop.disk, limits.keep_alive_seconds
+        save_after = None if disk is None else disk.options.idle_seconds
+        self._idleness = Idleness(leases, self._wants, keep_alive, save_after)
+        self._trees = IdleTrees(self._residents, self._idleness, disk, workshop.clock)
 
     def __iter__(self) -> Iterator[Resident]:
         return iter(self._residents.values())
@@ -64,11 +74,12 @@ class Residents:
     @property
     def loaded(self) -> list[Resident]:
         """Those with weights in memory, the longest unused first."""
-        return sorted((each for each in self if each.model is not None), key=self._used)
+        return sorted((each for each in self if each.model is not None), key=self._idleness.used)
 
     @property
     def busy(self) -> list[Resident]:
-        return [each for each in self if each.turns]
+        """Those that can do something now."""
+        return [each for each in self if each.has_work]
 
     @property
     def primary(self) -> Resident:
@@ -80,7 +91,7 @@ class Residents:
         """Those whose trees can be looked into, the last used first."""
         found = [each for each in self if each.cache is not None]
         return sorted(
-            found, key=lambda each: (each is self.primary, self._used(each)), reverse=True
+            found, key=lambda each: (each is self.primary, self._idleness.used(each)), reverse=True
         )
 
     def is_leaving(self, resident: Resident) -> bool:
@@ -111,6 +122,7 @@ class Residents:
     def forget(self, want: Want) -> None:
         if want in self._wants:
             self._wants.remove(want)
+        self._keep_what_nobody_waits_for()
 
     def settle_wants(self) -> None:
         """Grant what can be granted now, in the order of asking."""
@@ -122,6 +134,11 @@ class Residents:
                 is_settled = True
             if is_settled and want in self._wants:
                 self._wants.remove(want)
+        self._keep_what_nobody_waits_for()
+
+    def _keep_what_nobody_waits_for(self) -> None:
+        if not self._wants:
+            self._trees.keep()
 
     def unload(self, key: str) -> None:
         """Raises ModelInUse. One that is not loaded stays so."""
@@ -132,17 +149,38 @@ class Residents:
             )
 
     def expire(self, now: float) -> None:
-        """Unload models that have been idle for too long."""
+        """Write what idle models have read, and unload those that are idle for too long."""
+        self._trees.expire(now)
         for resident in self.loaded:
-            if self._keep_alive_end(resident) <= now:
+            if self._idleness.unload_due(resident) <= now:
                 log.info("%s was idle for long and is unloaded", resident.status.name)
-                self._unload(resident)
+                if self._unload(resident):
+                    self._trees.move_out(resident)
+                    self.go_on_saving()
+
+    def go_on_saving(self) -> None:
+        """The disk has done something."""
+        if self._trees.go_on():
+            self._share_memory()
+
+    def look_again(self) -> None:
+        """Somebody may have changed any tree."""
+        for resident in self:
+            resident.look_again()
+
+    def names(self) -> dict[str, str]:
+        """What the models are called that were loaded in this run, by identity."""
+        return {each.status.identity: each.source.name or each.status.name for each in self}
+
+    def idle(self) -> dict[str, Idle]:
+        """How long each model has been idle, by key."""
+        return {each.source.key: self._idleness.of(each) for each in self}
 
     def next_expiry(self) -> float:
         """When there is something to be done if nobody asks for anything; perhaps never."""
-        sessions = [each.sessions.next_expiry() for each in self]
-        times = [expiry for expiry in sessions if expiry is not None]
-        times += [self._keep_alive_end(each) for each in self.loaded]
+        times = [each.next_expiry() for each in self]
+        times += [self._idleness.unload_due(each) for each in self.loaded]
+        times.append(self._trees.next_expiry())
         now = self._shop.clock()
         times += [end for want in self._wants if (end := want.since + FAIR_SECONDS) > now]
         return min(times, default=math.inf)
@@ -164,10 +202,23 @@ class Residents:
         resident.recover(error)
         self._share_memory()
 
-    def shut(self) -> None:
+    def stop(self) -> None:
+        """Answer everybody, and have what was read written: the last used model's first."""
         for want in self._wants:
             want.reply.fail(unavailable(replace(self.first.status, state="closed")))
         self._wants.clear()
+        for resident in self:
+            resident.stop()
+            resident.saving = None  # what its turns left is not in it
+        for resident in sorted(self, key=self._idleness.used, reverse=True):
+            resident.save()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether some tree is on its way to the disk."""
+        return any(each.saving is not None and not each.saving.is_over for each in self)
+
+    def shut(self) -> None:
         for resident in self:
             resident.shut()
 
@@ -188,6 +239,7 @@ class Residents:
         return True
 
     def _load(self, resident: Resident) -> None:
+        self._trees.keep(resident)
         if resident.load() is None:
             self._share_memory()
         self._shop.tell(True)
@@ -196,8 +248,9 @@ class Residents:
         """False if somebody has come to use it meanwhile."""
         self._leaving = resident
         self._shop.tell(True)  # from now on nobody finds it
-        is_free = not self._is_used(resident)
+        is_free = not self._idleness.is_used(resident)
         if is_free:
+            resident.save()
             resident.unload()
         self._leaving = None
         self._share_memory()
@@ -231,37 +284,15 @@ class Residents:
     def _give_way(self, wanted: Resident) -> bool:
         """Take something from memory; False if all that is left is needed."""
         for resident in self.loaded:
-            if not self._is_used(resident) and self._unload(resident):
+            if not self._idleness.is_used(resident) and self._unload(resident):
                 return True
         if len(self.loaded) >= self._limits.max_loaded:
             return False
-        for resident in sorted(self, key=self._used):
-            if resident is not wanted and resident.model is None and resident.cache is not None:
-                log.info(
-                    "what %s has read is dropped for %s", resident.source.name, wanted.source.name
-                )
-                resident.drop_tree()
-                return True
-        if wanted.model is None and wanted.cache is not None:
-            wanted.drop_tree()
-            return True
+        for resident in sorted(self, key=lambda each: (each is wanted, self._idleness.used(each))):
+            if resident.model is None and resident.has_tree:
+                log.info("what %s has read goes for %s", resident.source.name, wanted.source.name)
+                return self._trees.part_with(resident)
         return False
-
-    def _is_used(self, resident: Resident) -> bool:
-        """Whether somebody works with it; who waits for it does not yet."""
-        key = resident.source.key
-        waiting = sum(want.source.key == key for want in self._wants)
-        return bool(resident.turns) or self._leases.count(key) > waiting
-
-    def _used(self, resident: Resident) -> float:
-        return max(resident.used, self._leases.released(resident.source.key))
-
-    def _keep_alive_end(self, resident: Resident) -> float:
-        """When its weights have been idle for long enough; a request counts to its end."""
-        seconds = self._limits.keep_alive_seconds
-        if seconds is None or self._is_used(resident):
-            return math.inf
-        return self._used(resident) + seconds
 
     def _share_memory(self) -> None:
         """Give each loaded model its share of what weights and idle trees leave."""

@@ -1,7 +1,7 @@
 """The engine's thread from first to last: obeys commands, works, survives failures.
 
 It sleeps while there is nothing to do: no polling, no timeouts but the pauses between attempts
-to load a model again and the time at which the next session or model has been idle for too long.
+to load a model again and the time at which something has been idle, or has waited, for too long.
 Whatever breaks below it, every request is answered, the model is loaded again, and until then the
 state says so. Commands come in by a queue, events and status go out; nothing else crosses.
 Threads are made elsewhere (`engine`), models come and go in `residents`.
@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from daemon.budget import Budget
 from daemon.commands import (
     Ask,
+    AskDisk,
     Available,
     Cancel,
     Close,
@@ -31,6 +32,7 @@ from daemon.commands import (
     Want,
 )
 from daemon.deliveries import Outbox
+from daemon.disk_cache.jobs import Result
 from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
 from daemon.errors import DaemonError
@@ -65,12 +67,15 @@ class Worker:
         publish: Callable[[Published], None],
         clock: Callable[[], float],
         disk: DiskTier | None = None,
+        end_disk: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        """`end_disk` lets the disk's threads end with what they have to do, within its seconds."""
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._outbox = outbox
         self._publish = publish
         self._clock = clock
         self._disk = disk
+        self._end_disk = end_disk
         self._records = Records()
         workshop = Workshop(
             make_cache,
@@ -87,6 +92,7 @@ class Worker:
         self._residents = Residents(first, workshop, leases, options.residency)
         self._published_at = float("-inf")
         self._published_ends = 0
+        self._has_news = True
 
     def run(self) -> None:
         """The thread's whole life; only `Close` ends it."""
@@ -97,8 +103,27 @@ class Worker:
             for resident in self._residents.busy:
                 with self._contained(resident):
                     resident.work()
+        self._residents.stop()
+        self._tell(True)
+        self._save_all()
         self._residents.shut()
         self._tell(True)
+
+    def _save_all(self) -> None:
+        """Have what was read written, for as long as that may take at the end of everything."""
+        if self._disk is None:
+            return
+        end = self._clock() + self._disk.options.save_seconds
+        self._disk.note_uses()
+        while self._residents.is_saving:
+            command = self._next_within(max(0.0, end - self._clock()))
+            if command is None:
+                log.warning("there was no time to write all that was read to the disk")
+                break
+            if isinstance(command, DiskDone):
+                self._hear(command.result)
+        self._end_disk(max(0.0, end - self._clock()))
+        self._disk.abandon()
 
     @contextmanager
     def _contained(self, resident: Resident) -> Iterator[None]:
@@ -114,6 +139,7 @@ class Worker:
         self._expire()
         while (command := self._next_command()) is not None:
             self._expire()
+            self._has_news = not isinstance(command, DiskDone) or not self._is_disk_busy
             if isinstance(command, Close):
                 return False
             self._obey(command)
@@ -121,11 +147,11 @@ class Worker:
         return True
 
     def _expire(self) -> None:
-        """Forget sessions, and unload models, that have been idle for too long."""
+        """Forget sessions, and unload models, that have been idle for too long; and the like."""
         now = self._clock()
         for resident in self._residents:
             with self._contained(resident):
-                resident.sessions.expire(now)
+                resident.expire(now)
         self._residents.expire(now)
 
     def _obey(self, command: Command) -> None:
@@ -145,10 +171,20 @@ class Worker:
             case Unload():
                 self._unload(command)
             case DiskDone(result):
-                assert self._disk is not None
-                self._disk.hear(result)
+                self._hear(result)
+            case AskDisk():
+                self._answer_of_disk(command)
             case Released() | Close():
                 pass
+
+    def _hear(self, result: Result) -> None:
+        """A disk thread has done something."""
+        assert self._disk is not None
+        self._disk.hear(result)
+        for resident in self._residents:
+            with self._contained(resident):
+                resident.hear_disk(result)
+        self._residents.go_on_saving()
 
     def _next_command(self) -> Command | None:
         """The next command, or None if there is other work; sleeps while there is neither."""
@@ -161,12 +197,14 @@ class Worker:
 
     def _sleep(self) -> Command:
         for resident in self._residents.loaded:
+            if resident.turns:
+                continue  # it only waits for the disk
             assert resident.model is not None
             resident.model.backend.trim_pool()
         while True:
             self._expire()
             self._residents.settle_wants()
-            self._tell(True)
+            self._tell(self._has_news)
             pause, nap = self._residents.reload_pause(), self._nap()
             command = self._next_within(min(pause, nap))
             if command is not None:
@@ -180,6 +218,11 @@ class Worker:
         expiry = self._residents.next_expiry()
         return expiry if expiry == math.inf else max(MIN_NAP_SECONDS, expiry - self._clock())
 
+    @property
+    def _is_disk_busy(self) -> bool:
+        """Whether more is to be heard from the disk soon, each time with the same news."""
+        return self._disk is not None and self._disk.pending_bytes > 0
+
     def _next_within(self, seconds: float) -> Command | None:
         try:
             return self.commands.get(timeout=None if seconds == math.inf else seconds)
@@ -187,7 +230,7 @@ class Worker:
             return None
 
     def _cancel(self, cancel: Cancel) -> None:
-        for resident in self._residents.busy:
+        for resident in self._residents:
             with self._contained(resident):
                 if resident.cancel(cancel):
                     return
@@ -208,8 +251,19 @@ class Worker:
             question.reply.fail(unavailable(self._residents.primary.status))
             return
         send = question.put_to(inspections)
+        self._residents.look_again()
         self._tell(True)
         send()
+
+    def _answer_of_disk(self, asked: AskDisk) -> None:
+        assert self._disk is not None
+        try:
+            answer = asked.ask(self._disk, self._residents.names())
+        except Exception as error:
+            asked.reply.fail(error)
+        else:
+            self._tell(True)
+            asked.reply.send(answer)
 
     def _tell(self, must_publish: bool = False) -> None:
         """Post the events of this pass; before that the status, if it is due.
@@ -224,7 +278,8 @@ class Worker:
             records = self._records.all + self._running_records(now)
             has_trees = any(each.cache is not None for each in self._residents)
             status = self._status(now)
-            self._publish(Published(status, self._available(), has_trees, records))
+            idle = self._residents.idle()
+            self._publish(Published(status, self._available(), has_trees, records, idle))
         self._outbox.post()
 
     def _available(self) -> dict[str, Available]:
