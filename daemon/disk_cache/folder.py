@@ -125,7 +125,8 @@ def _seen(entry: os.DirEntry[str]) -> Iterator[Listed]:
 
 def remove(model: int, name: str) -> bool:
     """Delete one file of ours, or a link in its place; False if it is not there. Raises OSError."""
-    assert any(known.fullmatch(name) for known in (_NAME, _TEMPORARY, _JOURNAL)), name
+    if not any(known.fullmatch(name) for known in (_NAME, _TEMPORARY, _JOURNAL)):
+        raise OSError(errno.EINVAL, "this cannot be a file of the cache", name)
     try:
         os.unlink(name, dir_fd=model)
     except FileNotFoundError:

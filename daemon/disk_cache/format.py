@@ -156,6 +156,8 @@ def head(start: bytes | memoryview) -> Head:
 
 
 def _head(said: dict[str, str], start: bytes | memoryview, data_at: int) -> Head:
+    if not all(isinstance(text, str) for text in said.values()):
+        raise BadFile("its description is not all text")
     if said["format"] != str(FORMAT_VERSION):
         raise BadFile(f"it is of version {said['format']}")
     file = StoredFile(
@@ -177,7 +179,7 @@ def _head(said: dict[str, str], start: bytes | memoryview, data_at: int) -> Head
     tokens = np.frombuffer(start, dtype="<i4", count=count, offset=data_at).astype(np.int32)
     nbytes = data_at + data_bytes
     file = replace(file, tokens=tokens, nbytes=nbytes)
-    return Head(file, str(said["described"]), data_at, nbytes)
+    return Head(file, said["described"], data_at, nbytes)
 
 
 def bytes_to_tokens_end(data_at: int) -> int:

@@ -14,6 +14,7 @@ from daemon.disk_cache.folder import FILE_MODE
 
 NAME = "written-today"
 _LINE = re.compile(rb"(\d{4}-\d{2}-\d{2}) (\d{20})\n")
+_LINE_BYTES = 32
 
 
 def written_on(folder: int, day: date) -> int:
@@ -21,7 +22,7 @@ def written_on(folder: int, day: date) -> int:
     with suppress(OSError):
         descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         try:
-            line = _LINE.fullmatch(os.read(descriptor, 64))
+            line = _LINE.fullmatch(os.read(descriptor, _LINE_BYTES))
         finally:
             os.close(descriptor)
         if line and line[1].decode() == day.isoformat():

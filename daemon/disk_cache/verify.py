@@ -69,7 +69,7 @@ def _verify_files(model: int, files: list[StoredFile], verdict: Verdict) -> Iter
     for file in files:
         if file.parent in lost:
             verdict.lost.append((file.identity, file.name))
-            remove(model, file.name)
+            _remove(model, file.name)
         else:
             buffer = _verify_file(model, file, buffer, verdict)
         if verdict.lost[-1:] == [(file.identity, file.name)] and file.kind is FileKind.BLOCK:
@@ -85,13 +85,13 @@ def _verify_file(model: int, file: StoredFile, buffer: bytearray, verdict: Verdi
         return buffer  # deleted meanwhile, by who may
     except (OSError, BadFile, MemoryError) as error:
         _note(verdict, file.identity, file.name, in_words(error))
-        remove(model, file.name)
+        _remove(model, file.name)
     verdict.files += 1
     verdict.nbytes += file.nbytes
     return buffer
 
 
-def remove(model: int, name: str) -> None:
+def _remove(model: int, name: str) -> None:
     """Delete a file, if that can be done."""
     with suppress(OSError):
         folders.remove(model, name)
