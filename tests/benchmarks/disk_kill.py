@@ -4,7 +4,8 @@ Each process is an engine with a tiny model and a disk cache, and nothing else. 
 one before it left: every file is verified, the limits are compared with the folder, and some
 conversations go on from where they are, their log-probabilities compared with those of an engine
 that keeps nothing. Then it writes until it is killed. Some are killed as they start. The limit
-differs from process to process, and less than everything fits, so that files come and go.
+differs from process to process, and less than everything fits, so that files come and go. Writing
+takes a small part of the time, so every other kill waits for it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ COMPARED = 3
 SHARES_ON_DISK, SHARE_IN_MEMORY = (0.3, 0.6), 0.2
 IDLE_SECONDS = 0.01
 WRITING_SECONDS, STARTING_SECONDS = 0.4, 0.25
-SHARE_KILLED_AS_THEY_START = 0.2
+SHARE_KILLED_AS_THEY_START, SHARE_KILLED_IN_A_FILE = 0.2, 0.5
+IN_A_FILE_SECONDS = 0.002
 HANG_SECONDS = 60.0
 TOLERANCE = 1e-3
 """Of a log-probability: sums are taken in another order where a prompt is read in other chunks. A
@@ -345,10 +347,19 @@ class Rounds:
         with process(live, life) as pipe:
             self.tally.add(received(pipe), self._cold.scores)
             time.sleep(self._random.uniform(0, WRITING_SECONDS))
+            if self._random.random() < SHARE_KILLED_IN_A_FILE:
+                self._wait_for_a_file()
         self.tally.rounds += 1
         self.tally.torn += bool(_in(self._folder, "*.tmp"))
         if (over := folder_bytes(self._folder) - life.max_bytes) > 0:
             self.tally.wrong.append(f"over its limit by {over:,} bytes when it was killed")
+
+    def _wait_for_a_file(self) -> None:
+        """Until one is being written, and into the midst of it."""
+        deadline = time.monotonic() + WRITING_SECONDS
+        while not _in(self._folder, "*.tmp") and time.monotonic() < deadline:
+            time.sleep(0.0001)
+        time.sleep(self._random.uniform(0, IN_A_FILE_SECONDS))
 
     def end(self) -> None:
         """Look at what the last one left, too."""
