@@ -23,7 +23,6 @@ from daemon.disk_cache.folder import JOURNAL
 from daemon.disk_cache.holdings import Held, Holdings
 from daemon.disk_cache.index import DiskIndex
 from daemon.disk_cache.jobs import (
-    Check,
     Checked,
     Deleted,
     JobQueue,
@@ -45,7 +44,6 @@ from daemon.disk_cache.reads import Heard, Reads
 from daemon.disk_cache.room import Room, bytes_at_most
 from daemon.disk_cache.tally import Tally
 from daemon.disk_status import DiskContents, DiskStatus
-from daemon.replies import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +200,6 @@ class DiskTier:
     def abandon(self) -> None:
         """The writer has ended: let go of the arrays of what it has not written."""
         self._room.abandon()
-
-    def verify(self, reply: Reply) -> None:
-        """Have every file read and verified; a `DiskCheck` goes to `reply`."""
-        self._reader.put(Check(reply))
 
     def hear(self, result: Result) -> None:
         """What a disk thread has done. Calls whoever waits for it."""

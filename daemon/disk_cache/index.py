@@ -98,6 +98,10 @@ class DiskIndex:
         one in this run."""
         return max((entry.use.used_at for entry in self._order.values()), default=0.0)
 
+    def files(self) -> Iterator[StoredFile]:
+        """All of them, pending ones, too."""
+        return (entry.file for entry in self._order.values())
+
     def get(self, name: str) -> StoredFile | None:
         entry = self._order.get(name)
         return None if entry is None else entry.file

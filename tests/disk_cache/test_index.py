@@ -262,7 +262,7 @@ def test_what_is_not_written_yet_does_not_go_nor_what_it_stands_on():
     index.add(second, is_written=False)
     assert index.oldest() is None
     [other] = put(index, range(50, 54))
-    assert [file for file in taken_out(index)] == [other]
+    assert list(taken_out(index)) == [other]
     index.written(second, 100)
     assert [file.start for file in taken_out(index)] == [4, 0]
 
