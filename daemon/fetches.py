@@ -23,7 +23,15 @@ from functools import partial
 from daemon.archive import Archive
 from daemon.commits import Commits
 from daemon.disk_cache.index import Found
-from daemon.disk_cache.jobs import ReadDone, ReadFailed, Result, Scanned, WriteFailed, Written
+from daemon.disk_cache.jobs import (
+    ReadDone,
+    ReadFailed,
+    Result,
+    Scanned,
+    Swept,
+    WriteFailed,
+    Written,
+)
 from daemon.fetch_plans import Piece, Plan, plan
 from daemon.fetching import Fetch, Spares
 from daemon.prefix_cache.cache import PrefixCache
@@ -103,8 +111,15 @@ class Fetches:
 
     @property
     def has_work(self) -> bool:
-        """Whether files can be asked for."""
-        return self._may_ask() and any(fetch.missing for fetch in self._fetches.values())
+        """Whether something is whole, or more can be asked for."""
+        may_ask = self._may_ask()
+        return any(each.is_done or (each.missing and may_ask) for each in self._fetches.values())
+
+    def settle(self) -> None:
+        """Put into the tree what has come whole."""
+        for fetch in list(self._fetches.values()):
+            if fetch.is_done:
+                self._end(fetch)
 
     def go_on(self, *, is_decoding: bool) -> None:
         """Ask for the next files, first for who began first."""
@@ -115,7 +130,7 @@ class Fetches:
     def heard(self, result: Result) -> None:
         """A disk thread has done something that turns may wait for."""
         match result:
-            case Scanned():
+            case Swept() | Scanned():
                 self._done_with((SCAN,))
             case Written(file=file) | WriteFailed(file=file):
                 self._done_with((file.name,))
@@ -199,8 +214,7 @@ class Fetches:
         return True
 
     def _begin(self, turn: Turn, wanted: Plan) -> bool:
-        """False if it waits for nothing: all is here already, or there is no memory for it now,
-        and then none for its row either."""
+        """False if there is no memory for it now, and then none for its row either."""
         pin = self._cache.pin(turn.tokens[: wanted.length])
         if not self._rows.reserve(turn, wanted.tokens):
             self._cache.release(pin)
@@ -215,7 +229,7 @@ class Fetches:
                 fetch.spans[piece.start] = spare
         turn.fetches += 1
         self._fetches[turn] = fetch
-        return not self._end_if_done(fetch)
+        return True
 
     def _may_ask(self, *, is_decoding: bool = False) -> bool:
         if len(self._on_way) < STEADY_READS:
@@ -241,7 +255,6 @@ class Fetches:
         fetch.heard = self._clock()
         if not is_good:
             fetch.missing.clear()
-        self._end_if_done(fetch)
 
     def _take(self, fetch: Fetch, piece: Piece, read: ReadDone) -> bool:
         """Whether a file fits the model; if it does not, it is not to be used again."""
@@ -266,11 +279,6 @@ class Fetches:
             first, last = piece.stop - file.start, file.end - file.start
             rest = self._backend.import_span(read.content.arrays, first, last)
             self._spares.keep(file.name, piece.stop, rest, turns)
-
-    def _end_if_done(self, fetch: Fetch) -> bool:
-        if fetch.is_done:
-            self._end(fetch)
-        return fetch.is_done
 
     def _end(self, fetch: Fetch) -> None:
         """Put into the tree what came; the turn, and who waited for its files, look again."""

@@ -178,6 +178,7 @@ class Inference:
 
     def read_chunk(self) -> None:
         """One chunk of the prompt whose turn it is; after its last one the row decodes."""
+        self._fetches.settle()
         turn = self._next_to_read()
         self._fetches.go_on(is_decoding=bool(self._decoding))
         if turn is None:

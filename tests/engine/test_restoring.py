@@ -1,0 +1,79 @@
+"""What was read in an earlier life comes back from disk: exactly, and once for all who want it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from daemon.disk_tier import DiskOptions
+from daemon.status import RequestStatus
+from mlx_backend.messages import CacheKind
+from tests.engine.harness import (
+    Bench,
+    every_caching_kind,
+    run,
+    running,
+    words,
+)
+from tests.fakes import TURN_END
+
+
+def disk(folder: Path, **options: Any) -> DiskOptions:
+    return DiskOptions(folder, **options)
+
+
+def last(bench: Bench) -> RequestStatus:
+    """The request that ended last."""
+    return bench.engine.status().recent[-1]
+
+
+async def told(bench: Bench, prompt: list[int], **more: Any) -> list[int]:
+    """Run a prompt and check its answer; the conversation after it."""
+    answer = await bench.run(prompt, **more)
+    assert answer.tokens == bench.cold(prompt)
+    return [*prompt, *answer.tokens, TURN_END]
+
+
+@every_caching_kind
+def test_after_a_restart_a_conversation_goes_on_from_the_disk(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with running(kind=kind, disk=disk(tmp_path)) as bench:
+            history = await told(bench, words(3_000, 1))
+        async with running(kind=kind, disk=disk(tmp_path)) as bench:
+            prompt = history + words(50, 2)
+            await told(bench, prompt)
+            request = last(bench)
+            assert request.read <= 50 + 16
+            assert request.reused + request.read == len(prompt)
+            assert request.from_disk == request.reused
+            assert request.disk_bytes > 3_000 * 4
+            assert f"{request.from_disk:,} of them from disk (" in request.why_read
+            assert bench.tokens_read <= 50 + 16
+            status = bench.engine.status().disk
+            assert (status.hits, status.restored_tokens) == (1, request.from_disk)
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_twenty_forks_of_one_head_read_each_file_once_after_a_restart(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        head = words(2_500, 1)
+        forks = [head + words(60 + n, 10 + n) for n in range(20)]
+        async with running(kind=kind, disk=disk(tmp_path)) as bench:
+            for fork in forks:
+                await told(bench, fork)
+        files = list(tmp_path.glob("*/*.safetensors"))
+        written = sum(file.stat().st_size for file in files)
+        async with running(kind=kind, disk=disk(tmp_path)) as bench:
+            answers = await bench.together(forks)
+            assert [answer.tokens for answer in answers] == [bench.cold(fork) for fork in forks]
+            requests = bench.engine.status().recent[-20:]
+            assert bench.tokens_read <= 20 * 16
+            assert 0 < sum(request.disk_bytes for request in requests) <= written
+
+    run(scenario())
