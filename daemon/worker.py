@@ -92,7 +92,7 @@ class Worker:
         self._residents = Residents(first, workshop, leases, options.residency)
         self._published_at = float("-inf")
         self._published_ends = 0
-        self._has_news = True
+        self._heard_of_disk = False
 
     def run(self) -> None:
         """The thread's whole life; only `Close` ends it."""
@@ -139,7 +139,7 @@ class Worker:
         self._expire()
         while (command := self._next_command()) is not None:
             self._expire()
-            self._has_news = not isinstance(command, DiskDone) or not self._is_disk_busy
+            self._heard_of_disk = isinstance(command, DiskDone)
             if isinstance(command, Close):
                 return False
             self._obey(command)
@@ -178,13 +178,16 @@ class Worker:
                 pass
 
     def _hear(self, result: Result) -> None:
-        """A disk thread has done something."""
+        """A disk thread has done something. What goes wrong with it costs reading again."""
         assert self._disk is not None
-        self._disk.hear(result)
+        try:
+            self._disk.hear(result)
+            self._residents.go_on_saving()
+        except Exception:
+            log.exception("the disk cache broke")
         for resident in self._residents:
             with self._contained(resident):
                 resident.hear_disk(result)
-        self._residents.go_on_saving()
 
     def _next_command(self) -> Command | None:
         """The next command, or None if there is other work; sleeps while there is neither."""
@@ -204,7 +207,7 @@ class Worker:
         while True:
             self._expire()
             self._residents.settle_wants()
-            self._tell(self._has_news)
+            self._tell(not self._is_repetitive)
             pause, nap = self._residents.reload_pause(), self._nap()
             command = self._next_within(min(pause, nap))
             if command is not None:
@@ -219,9 +222,10 @@ class Worker:
         return expiry if expiry == math.inf else max(MIN_NAP_SECONDS, expiry - self._clock())
 
     @property
-    def _is_disk_busy(self) -> bool:
-        """Whether more is to be heard from the disk soon, each time with the same news."""
-        return self._disk is not None and self._disk.pending_bytes > 0
+    def _is_repetitive(self) -> bool:
+        """Whether all that is new is one more file, and the next one follows soon."""
+        is_writing = self._disk is not None and self._disk.pending_bytes > 0
+        return self._heard_of_disk and is_writing
 
     def _next_within(self, seconds: float) -> Command | None:
         try:
