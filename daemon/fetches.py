@@ -51,6 +51,9 @@ PATIENCE_SECONDS = 30.0
 MOST_FETCHES = 8
 """How often something is read in for one turn: a file may be wrong, or memory lose it again."""
 
+UNNOTICED_SECONDS = 0.05
+"""What takes the disk no longer is not weighed against the model: both rates are estimates."""
+
 STEADY_READS = 2
 """Files on their way at a time while rows decode, and otherwise however large they are."""
 
@@ -207,7 +210,8 @@ class Fetches:
         tokens_per_second = self._tokens_per_second()
         if not bytes_per_second or not tokens_per_second:
             return True
-        return wanted.nbytes / bytes_per_second < wanted.gain / tokens_per_second
+        seconds = wanted.nbytes / bytes_per_second
+        return seconds < max(UNNOTICED_SECONDS, wanted.gain / tokens_per_second)
 
     def _wait(self, turn: Turn, names: set[str]) -> bool:
         self._waits[turn] = Wait(names, self._clock())

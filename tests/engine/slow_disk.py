@@ -11,7 +11,17 @@ from pathlib import Path
 from daemon.archive import Archive
 from daemon.budget import Budget
 from daemon.deliveries import Delivery, Generation, Outbox
-from daemon.disk_cache.jobs import Delete, JobQueue, Read, Result, Scan, Sweep, Touch, Write
+from daemon.disk_cache.jobs import (
+    Delete,
+    JobQueue,
+    Read,
+    ReadDone,
+    Result,
+    Scan,
+    Sweep,
+    Touch,
+    Write,
+)
 from daemon.disk_cache.reading import Reader
 from daemon.disk_cache.writing import Writer
 from daemon.disk_tier import DiskOptions, DiskTier
@@ -42,7 +52,11 @@ class TickingClock(Clock):
 
 
 class SlowDisk:
-    """`folder` may have been filled by an earlier one. Jobs wait in `reader` and `writer`."""
+    """`folder` may have been filled by an earlier one. Jobs wait in `reader` and `writer`.
+
+    `tick`: what passes whenever the engine looks at the clock; `file_seconds`: what the reader
+    says that each file took, if not the truth.
+    """
 
     def __init__(
         self,
@@ -52,14 +66,17 @@ class SlowDisk:
         script: Script | None = None,
         budget_bytes: int | None = None,
         cache_bytes: int = 1 << 30,
+        max_entries: int | None = None,
         chunk_tokens: int = 256,
         tick: float = 0.0,
+        file_seconds: float | None = None,
     ) -> None:
         self.clock = TickingClock(tick)
+        self._file_seconds = file_seconds
         self.script = script or Script(yields=False)
         self.model = ScriptedModel(self.script, kind)
         self.backend = self.model.backend
-        self.cache = PrefixCache(kind=kind, max_entries=None, max_bytes=cache_bytes)
+        self.cache = PrefixCache(kind=kind, max_entries=max_entries, max_bytes=cache_bytes)
         self.writer, self.reader = JobQueue(), JobQueue()
         self.tier = DiskTier(DiskOptions(folder), self.writer, self.reader, self.clock)
         self.tier.start()
@@ -121,6 +138,8 @@ class SlowDisk:
             else:
                 assert isinstance(job, Read)
                 result = self._reading.read(job)
+                if isinstance(result, ReadDone) and self._file_seconds is not None:
+                    result = replace(result, seconds=self._file_seconds)
             self._hear(result)
             done += 1
         return done

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from daemon.disk_tier import DiskOptions
 from daemon.status import RequestStatus
@@ -15,6 +18,7 @@ from tests.engine.harness import (
     running,
     words,
 )
+from tests.engine.slow_disk import filled, restarted
 from tests.fakes import TURN_END
 
 
@@ -77,3 +81,48 @@ def test_twenty_forks_of_one_head_read_each_file_once_after_a_restart(
             assert 0 < sum(request.disk_bytes for request in requests) <= written
 
     run(scenario())
+
+
+@every_caching_kind
+def test_what_was_evicted_and_comes_back_from_disk_is_not_said_to_be_lost(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        limits = {"max_bytes": 100_000}
+        async with running(kind=kind, disk=disk(tmp_path), cache=limits) as bench:
+            history = await told(bench, words(3_000, 1))
+            await told(bench, words(3_000, 2))
+            cache = bench.engine.status().cache
+            assert cache.evicted_by_bytes > 0 or cache.tokens < 6_000
+            await told(bench, history + words(50, 3))
+            request = last(bench)
+            assert request.read <= 50 + 16
+            assert request.from_disk > 0
+            assert request.reason is not None
+            assert request.reason.code == "continues"
+            assert request.why_read.startswith(f"{request.read:,} tokens read: restored ")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("at", [1_023, 1_024, 1_025, 1_500, 2_047, 2_048, 2_049])
+@every_caching_kind
+def test_a_prompt_that_parts_inside_a_file_is_restored_up_to_there(
+    kind: CacheKind, at: int, tmp_path: Path
+) -> None:
+    prompt = words(2_900, 1)
+    filled(tmp_path, kind, prompt[:at], prompt)
+    later = restarted(tmp_path, kind)
+    assert later.tell(prompt[:at] + words(40, 2)).usage.reused >= at - 16
+    assert later.tell(prompt + words(40, 3)).usage.read <= 40 + 16
+
+
+@every_caching_kind
+def test_restart_upon_restart_changes_no_answer(kind: CacheKind, tmp_path: Path) -> None:
+    around_blocks = [1024 * blocks + off for blocks in range(1, 9) for off in (-1, 0, 1)]
+    text = words(around_blocks[-1], 1)
+    for before, length in pairwise([0, *around_blocks]):
+        disk = restarted(tmp_path, kind)
+        turn = disk.tell(text[:length], max_tokens=1)
+        assert turn.usage.reused >= before - 16
+        disk.save()

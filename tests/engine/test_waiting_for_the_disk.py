@@ -195,14 +195,17 @@ def test_a_model_that_breaks_leaves_nothing_behind_of_those_who_wait(
     disk.cache.check()
 
 
-@pytest.mark.parametrize(("tick", "is_restored"), [(1e-9, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("tick", "file_seconds", "is_restored"),
+    [(1e-9, 1.0, False), (1e-9, 1e-3, True), (100.0, 1.0, True)],
+)
 def test_what_the_model_reads_sooner_than_the_disk_is_left_there(
-    tick: float, is_restored: bool, tmp_path: Path
+    tick: float, file_seconds: float, is_restored: bool, tmp_path: Path
 ) -> None:
     filled(tmp_path, CacheKind.SLICEABLE, LONG)
     other = words(3_000, 2)
     filled(tmp_path, CacheKind.SLICEABLE, other)
-    disk = restarted(tmp_path, CacheKind.SLICEABLE, tick=tick)
+    disk = restarted(tmp_path, CacheKind.SLICEABLE, tick=tick, file_seconds=file_seconds)
     first = disk.tell(other + words(50, 3))
     assert first.usage.reused >= 3_000, "what is not known yet was taken for slow"
     turn = disk.tell(LONG)

@@ -1,0 +1,103 @@
+"""What is read in from disk has its memory set aside, and takes none from what runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daemon.turns import Phase, Turn
+from mlx_backend.messages import CacheKind
+from tests.engine.harness import every_caching_kind, words
+from tests.engine.slow_disk import SlowDisk, filled, restarted
+
+TOKEN_BYTES = 16
+ONE, OTHER = words(6_000, 1), words(6_000, 2)
+ONE_BYTES = 6_000 * (TOKEN_BYTES + 4)
+ROW_BYTES = 6_400 * TOKEN_BYTES
+
+
+def finish_within(disk: SlowDisk, budget_bytes: int) -> None:
+    """Go on to the end, a file at a time; what is held never exceeds the budget."""
+    while disk.inference.turns:
+        while disk.inference.has_work:
+            disk.once()
+            held = disk.inference.rows.reserved_bytes + disk.cache.status().bytes
+            assert held <= budget_bytes
+        if disk.inference.turns:
+            assert disk.read(1), "it waits for nothing"
+
+
+def done(disk: SlowDisk, *turns: Turn) -> None:
+    for turn in turns:
+        assert turn.phase is Phase.DONE, turn.error
+        disk.expect_right(turn)
+
+
+@every_caching_kind
+def test_rows_cache_and_what_is_read_in_stay_within_the_budget(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, ONE, OTHER)
+    budget = 2 * (ONE_BYTES + ROW_BYTES) + 20_000
+    disk = restarted(tmp_path, kind, budget_bytes=budget)
+    turns = [disk.submit(prompt) for prompt in (ONE, OTHER, words(3_000, 3))]
+    finish_within(disk, budget)
+    done(disk, *turns)
+    assert [turn.usage.read for turn in turns[:2]] == [1, 1] or kind is CacheKind.CHECKPOINTED
+    assert max(turn.usage.read for turn in turns[:2]) <= 16
+
+
+@every_caching_kind
+def test_where_there_is_room_for_one_at_a_time_the_others_wait(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, ONE, OTHER)
+    budget = ONE_BYTES + ROW_BYTES + 10_000
+    disk = restarted(tmp_path, kind, budget_bytes=budget)
+    turns = [disk.submit(prompt) for prompt in (ONE, OTHER, words(5_000, 3))]
+    finish_within(disk, budget)
+    done(disk, *turns)
+    assert max(turn.usage.read for turn in turns[:2]) <= 16
+
+
+@every_caching_kind
+def test_who_finds_no_room_beside_what_is_read_in_waits_for_it(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, ONE)
+    budget = ONE_BYTES + ROW_BYTES + 10_000
+    disk = restarted(tmp_path, kind, budget_bytes=budget)
+    first = disk.submit(ONE)
+    disk.work()
+    second = disk.submit(words(11_000, 3))
+    disk.work()
+    assert second.phase is Phase.WAITING, second.error
+    assert not disk.inference.has_work, "it looks for room again and again"
+    finish_within(disk, budget)
+    done(disk, first, second)
+    assert first.usage.read <= 16
+
+
+def test_of_a_prompt_too_large_to_be_kept_as_much_is_read_in_as_fits(tmp_path: Path) -> None:
+    filled(tmp_path, CacheKind.SLICEABLE, ONE)
+    budget = ONE_BYTES // 2 + ROW_BYTES
+    disk = restarted(tmp_path, CacheKind.SLICEABLE, budget_bytes=budget)
+    turn = disk.submit(ONE)
+    finish_within(disk, budget)
+    done(disk, turn)
+    assert 2_500 < turn.usage.reused < 3_500
+    assert turn.fetches == 1
+    assert disk.backend.counters.tokens_read == turn.usage.read - 1
+
+
+@pytest.mark.parametrize("entries", [None, 0])
+@every_caching_kind
+def test_where_no_entries_are_shared_what_came_is_its_sessions(
+    kind: CacheKind, entries: int | None, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, ONE)
+    disk = restarted(tmp_path, kind, max_entries=entries)
+    assert disk.tell([*ONE, *words(50, 2)]).usage.read <= 50 + 16
+    disk.cache.check()
+    assert (disk.cache.status().entries == 0) is (entries == 0)
