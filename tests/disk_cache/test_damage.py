@@ -167,6 +167,8 @@ def test_a_description_that_is_wrong_is_found_whatever_its_checksum_says(
         {"0": {"dtype": "BF16", "shape": 96, "data_offsets": [24, 216]}},
         {"0": {"dtype": "BF16"}},
         {"0": None},
+        {"1": None},
+        {"00": {"dtype": "U8", "shape": [0], "data_offsets": [240, 240]}},
         {"2": {"dtype": "U8", "shape": [0], "data_offsets": [10, 10]}},
         {"x": {"dtype": "U8", "shape": [0], "data_offsets": [240, 240]}},
         {"7": {"dtype": "U8", "shape": [0], "data_offsets": [240, 240]}},
@@ -177,7 +179,8 @@ def test_arrays_that_do_not_fit_are_found_whatever_the_checksum_says(
     tmp_path: Path, file: StoredFile, path: Path, change: dict[str, Any]
 ) -> None:
     header, data = header_of(path)
-    path.write_bytes(forged(_compact(header | change), data))
+    told = {name: entry for name, entry in (header | change).items() if entry is not None}
+    path.write_bytes(forged(_compact(told), data))
     assert is_refused(tmp_path, file)
 
 
@@ -214,6 +217,12 @@ def test_a_file_far_larger_than_it_may_be_is_not_read(
 ) -> None:
     os.truncate(path, 1 << 40)  # takes no room
     assert is_refused(tmp_path, file)
+
+
+def test_a_header_far_longer_than_it_may_be_is_not_read(tmp_path: Path, path: Path) -> None:
+    path.write_bytes((1 << 60).to_bytes(8, "little") + path.read_bytes()[8:])
+    os.truncate(path, 1 << 40)
+    assert scanned(tmp_path).bad == 1
 
 
 def test_a_link_is_deleted_and_not_followed(tmp_path: Path, file: StoredFile, path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_block_that_does_not_stand_where_it_says_is_deleted(
 
 
 def test_a_block_that_repeats_its_parents_first_token_is_deleted(tmp_path: Path) -> None:
-    below = chain_of(LONG, 500, 900)
+    below = chain_of(LONG, 500, 520)
     odd = block(LONG[:550], 500, below[1])
     written(tmp_path, *below, odd)
     assert scanned(tmp_path).bad == 1
