@@ -46,8 +46,10 @@ def copied(parts: Sequence[Any], axis: int = 0) -> Any:
 
 
 def on_host(array: Any) -> NDArray[Any]:
-    """The memory of a contiguous array, which the view keeps alive. Copies nothing."""
-    return np.asarray(array.view(BITS[array.dtype.size]))
+    """The memory of a contiguous array, to be read only; the view keeps it alive."""
+    bits = np.asarray(array.view(BITS[array.dtype.size]))
+    bits.flags.writeable = False
+    return bits
 
 
 def device_dtype(host: HostArray) -> Any:
