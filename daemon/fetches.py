@@ -167,7 +167,7 @@ class Fetches:
         for turn, since in self._waiting_since().items():
             if since + PATIENCE_SECONDS <= now:
                 log.warning("request %s waits no longer for the disk", turn.request.id)
-                turn.fetches = MOST_FETCHES
+                turn.fetches, turn.left_on_disk = MOST_FETCHES, turn.on_disk
                 self.drop(turn)
 
     def _waiting_since(self) -> dict[Turn, float]:
@@ -179,6 +179,7 @@ class Fetches:
         archive = self._archive
         if archive is None or turn.fetches >= MOST_FETCHES or turn.readable < WORTH_WAITING_TOKENS:
             return False
+        turn.left_on_disk = 0
         if not archive.is_ready:
             return self._wait(turn, {SCAN})
         found = self._found(archive, turn)
@@ -201,7 +202,10 @@ class Fetches:
         if found.length - held < WORTH_WAITING_TOKENS:
             return None
         wanted = plan(found, self._cache.known(tokens[: found.length]), held)
-        return wanted if self._is_worth(wanted) else None
+        if not self._is_worth(wanted):
+            turn.left_on_disk = wanted.length
+            return None
+        return wanted
 
     def _is_worth(self, wanted: Plan) -> bool:
         """Whether the disk gives it sooner than the model reads it."""

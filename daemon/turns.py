@@ -41,6 +41,7 @@ class Turn:
 
     held: tokens that the tree would restore, as last seen; an estimate for ranking only.
     on_disk: the same of what would be read in from the disk first.
+    left_on_disk: as much of it is there, but was not waited for.
     awaits_disk: no row is opened for it before the disk has done something.
     fetches: how often something was read in for it; fetched: which of its tokens that gave.
     overtaken: tokens read for later arrivals in its stead (see the scheduler).
@@ -62,6 +63,7 @@ class Turn:
     phase: Phase = Phase.WAITING
     held: int = 0
     on_disk: int = 0
+    left_on_disk: int = 0
     awaits_disk: bool = False
     fetches: int = 0
     fetched: list[range] = field(default_factory=list)
@@ -114,7 +116,8 @@ class Turn:
     def from_disk(self) -> FromDisk:
         """What of it came from disk; tokens are those among the reused ones."""
         tokens = sum(len(range(each.start, min(each.stop, self.reused))) for each in self.fetched)
-        return FromDisk(tokens, self.disk_bytes, self.disk_seconds)
+        left = self.left_on_disk if self.left_on_disk > self.reused else 0
+        return FromDisk(tokens, self.disk_bytes, self.disk_seconds, left)
 
     def note_fetched(self, tokens: range) -> None:
         """Those were read in, behind what memory still had. What was fetched earlier and lost again

@@ -49,11 +49,15 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class FromDisk:
-    """What of a prompt was read in from disk; `nbytes` of files, within `seconds`."""
+    """What of a prompt was read in from disk; `nbytes` of files, within `seconds`.
+
+    `left`: up to which token there is more, which was left there; 0 if there is not.
+    """
 
     tokens: int = 0
     nbytes: int = 0
     seconds: float = 0.0
+    left: int = 0
 
 
 def departure(match: Match, prompt: Prompt) -> Departure | None:
@@ -77,11 +81,11 @@ def read_reason(
     code = _code(match, len(prompt), restore_failed=restore_failed)
     message = prompt.message_at(match.common)
     is_evicted = code == "evicted"
-    disk = _from_disk(from_disk)
+    disk = _from_disk(from_disk, match.length)
     sentence = _sentence(code, match, len(prompt), _place(prompt, message), disk)
     return ReadReason(
         code=code,
-        sentence=sentence + _own_departure(match, prompt),
+        sentence=sentence + _own_departure(match, prompt) + _left_on_disk(from_disk),
         left_at=match.common,
         message_index=None if message is None else message.index,
         message_role=None if message is None else message.role,
@@ -151,11 +155,18 @@ def _sentence(code: str, match: Match, prompt: int, place: str, disk: str) -> st
     return f"{read}: restored {_tokens(match.length)}{disk}, all that is stored of this prompt."
 
 
-def _from_disk(disk: FromDisk) -> str:
-    """Which of the restored tokens came from disk, if any did."""
+def _from_disk(disk: FromDisk, restored: int) -> str:
+    """How many of the restored tokens came from disk, if any did."""
     if not disk.tokens:
         return ""
-    return f", {disk.tokens:,} of them from disk ({_size(disk.nbytes)} in {disk.seconds:.1f} s)"
+    share = "all" if disk.tokens == restored else f"{disk.tokens:,}"
+    return f", {share} of them from disk ({_size(disk.nbytes)} in {disk.seconds:.1f} s)"
+
+
+def _left_on_disk(disk: FromDisk) -> str:
+    if not disk.left:
+        return ""
+    return f" More is on disk, up to token {disk.left:,}, which would have taken longer."
 
 
 def _size(nbytes: int) -> str:

@@ -100,6 +100,8 @@ def test_nobody_waits_for_ever_for_a_disk_of_which_nothing_is_heard(
     disk.work()
     assert turn.phase is Phase.DONE
     disk.expect_right(turn)
+    assert turn.reason is not None
+    assert "More is on disk, up to token 5,999, which would" in turn.reason.sentence
     assert turn.usage.reused == (1024 if kind is CacheKind.SLICEABLE else 0), "what came is lost"
     assert disk.read() > 0, "nothing comes late"
     disk.cache.check()
@@ -210,3 +212,6 @@ def test_what_the_model_reads_sooner_than_the_disk_is_left_there(
     assert first.usage.reused >= 3_000, "what is not known yet was taken for slow"
     turn = disk.tell(LONG)
     assert turn.usage.reused == (5_999 if is_restored else 0)
+    assert turn.reason is not None
+    is_left = "More is on disk, up to token 5,999, which would" in turn.reason.sentence
+    assert is_left is not is_restored

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from daemon.prefix_cache.checkpoints import EntryKind
-from daemon.prefix_cache.explain import departure, read_reason
+from daemon.prefix_cache.explain import FromDisk, departure, read_reason
 from daemon.prefix_cache.matching import Match
 from daemon.prefix_cache.tombstones import Cause
 from daemon.status import REASONS, ReadReason
@@ -30,10 +30,11 @@ def reason(
     session: str = SESSION,
     messages: tuple[MessageStart, ...] = (),
     restore_failed: bool = False,
+    from_disk: FromDisk = FromDisk(),
 ) -> ReadReason:
     prompt = Prompt(token_ids(tokens), messages=messages)
     match = match_of(traffic, prompt.tokens, session)
-    found = read_reason(match, prompt, restore_failed=restore_failed)
+    found = read_reason(match, prompt, restore_failed=restore_failed, from_disk=from_disk)
     assert found.code in REASONS
     return found
 
@@ -63,6 +64,25 @@ def test_a_continued_prompt_says_what_was_restored(kind):
     assert found.sentence == (
         "1 token read: restored 1,100 tokens, all that is stored of this prompt."
     )
+
+
+@KINDS
+def test_what_came_from_disk_is_said_with_what_it_took(kind):
+    traffic = Traffic(kind)
+    traffic.store(text(1_100, 1))
+    goes_on = [*text(1_100, 1), 5]
+    assert reason(traffic, goes_on, from_disk=FromDisk(1_000, 1_234_567_890, 0.84)).sentence == (
+        "1 token read: restored 1,100 tokens, 1,000 of them from disk (1.2 GB in 0.8 s), "
+        "all that is stored of this prompt."
+    )
+    assert "restored 1,100 tokens, all of them from disk (12.3 kB in 0.0 s), all that" in (
+        reason(traffic, goes_on, from_disk=FromDisk(1_100, 12_345, 0.01)).sentence
+    )
+    parts = [*text(1_050, 1), *text(9, 2)]
+    said = reason(traffic, parts, from_disk=FromDisk(1_000, 999, 2.0, left=1_059)).sentence
+    if kind is CacheKind.SLICEABLE:
+        assert "restored 1,050 tokens, 1,000 of them from disk (999 bytes in 2.0 s); after" in said
+    assert said.endswith(" More is on disk, up to token 1,059, which would have taken longer.")
 
 
 @KINDS
