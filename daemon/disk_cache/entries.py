@@ -27,13 +27,15 @@ class Use:
 @dataclass(slots=True, eq=False)
 class Entry:
     """A file in its place. `blocks` stand on it, by (offset, first token), and `checkpoints`, by
-    offset. `depth` files are below it. The root is an entry without a file of its own."""
+    offset. `depth` files are below it. `is_touched`: it was used, which nobody was told yet. The
+    root is an entry without a file of its own."""
 
     file: StoredFile
     parent: Entry | None
     is_written: bool
     use: Use
     depth: int = 0
+    is_touched: bool = False
     blocks: dict[tuple[int, int], Entry] = field(default_factory=dict)
     checkpoints: dict[int, Entry] = field(default_factory=dict)
 

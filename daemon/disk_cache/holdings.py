@@ -81,7 +81,7 @@ class Holdings:
         for file in files:
             if file.identity not in self.indexes:
                 self._strangers.add([file])
-            elif (unread := self._unread.get(file.identity)) and file.name not in unread.gone:
+            elif (unread := self._unread.get(file.identity)) is not None:
                 unread.listed[file.name] = file
 
     def open(self, identity: str, gone: Iterable[str] = ()) -> DiskIndex:

@@ -70,7 +70,6 @@ class DiskIndex:
         self._blocks: dict[str, Entry] = {"": self._root}
         self._order: OrderedDict[str, Entry] = OrderedDict()
         self._is_in_order = True
-        self._touched: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._order
@@ -164,7 +163,6 @@ class DiskIndex:
         file, parent = entry.file, entry.parent
         assert parent is not None
         del self._order[file.name]
-        self._touched.discard(file.name)
         if file.kind is FileKind.BLOCK:
             del self._blocks[file.key], parent.blocks[file.start, int(file.tokens[0])]
             self._tokens -= file.end - file.start
@@ -222,16 +220,17 @@ class DiskIndex:
                 used.add(entry)
         for entry in sorted(used, key=depth_of, reverse=True):
             entry.use = use
+            entry.is_touched = True
             self._order.move_to_end(entry.file.name)
-        self._touched.update(entry.file.name for entry in used)
 
     def take_touched(self) -> tuple[StoredFile, ...]:
         """Written files that were used since they were asked for last, the latest first."""
         self._put_in_order()
-        latest = (self._order[name] for name in reversed(self._order) if name in self._touched)
-        files = tuple(entry.file for entry in latest if entry.is_written)
-        self._touched.difference_update(file.name for file in files)
-        return files
+        latest = reversed(self._order.values())
+        told = [entry for entry in latest if entry.is_touched and entry.is_written]
+        for entry in told:
+            entry.is_touched = False
+        return tuple(entry.file for entry in told)
 
     def oldest(self) -> tuple[Use, StoredFile] | None:
         """The least recently used of the written files that nothing stands on, and its use."""

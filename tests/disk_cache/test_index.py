@@ -110,6 +110,17 @@ def test_the_deepest_checkpoint_on_the_way_is_taken_and_none_beside_it():
     assert index.coverage(token_ids(range(10))).checkpoints == {3, 10}
 
 
+def test_a_checkpoint_of_the_block_behind_the_fork_is_not_on_the_forks_way():
+    index = DiskIndex(IDENTITY)
+    put(index, range(10), 10)
+    put(index, range(5), 10, is_checkpointed=True)
+    put(index, range(8), 10, is_checkpointed=True)
+    fork = [*range(6), *range(60, 70)]
+    put(index, fork, 20)
+    assert find(index, fork, CHECKPOINTED).length == 5
+    assert index.coverage(token_ids(fork)).checkpoints == {5}
+
+
 def test_of_a_model_without_reuse_nothing_is_found():
     index = DiskIndex(IDENTITY)
     put(index, range(10), 4)

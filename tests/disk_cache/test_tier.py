@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from daemon.disk_cache.jobs import Delete, Read, ReadDone, ReadFailed, Scan, Touch, Write
+from daemon.disk_cache.jobs import Checked, Delete, Read, ReadDone, ReadFailed, Scan, Touch, Write
 from mlx_backend.messages import CacheKind, token_ids
 from tests.disk_cache.fake_disk import DAY_SECONDS, DISK_BYTES, Disk, Run, content, ready
 from tests.disk_cache.files_on_disk import lacking
@@ -542,9 +542,39 @@ def test_forgetting_at_the_start_deletes_what_is_only_found_then():
     run = ready(disk)
     run.tier.index("a")
     run.tier.forget()
+    assert run.tier.status().bytes == 0
     run.work()
     assert not disk.files
     run.check_index("a")
+
+
+def test_what_was_found_wrong_while_a_models_files_are_read_in_is_not_counted_on():
+    disk = Disk()
+    first = ready(disk, "a")
+    first.save("a", range(30), 10)
+    first.work()
+    lost = first.tier.index("a").find(token_ids(range(30)), CacheKind.SLICEABLE, 30).blocks[1]
+    run = ready(disk)
+    scanned = disk.do(Scan("a"))
+    run.tier.index("a")
+    run.tier.hear(Checked((("a", lost.name),)))
+    assert scanned is not None
+    run.tier.hear(scanned)
+    assert found_tokens(run, range(30)) == 10
+
+
+def test_what_is_found_wrong_goes_with_all_that_stands_on_it():
+    disk = Disk()
+    run = ready(disk, "a")
+    run.save("a", range(30), 10)
+    run.work()
+    lost = run.tier.index("a").find(token_ids(range(30)), CacheKind.SLICEABLE, 30).blocks[1]
+    del disk.files["a", lost.name]
+    run.tier.hear(Checked((("a", lost.name),)))
+    run.work()
+    run.check_index("a")
+    assert found_tokens(run, range(30)) == 10
+    assert run.tier.status().bad_files == 1
 
 
 def test_a_model_that_is_loaded_while_its_files_are_being_deleted_does_not_count_on_them():
