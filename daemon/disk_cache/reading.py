@@ -74,8 +74,10 @@ class Reader:
             pass  # nothing was kept of it yet
         except OSError as error:
             log.warning("the disk cache of %s cannot be read: %s", job.identity, in_words(error))
-        for name, why in found.bad.items():
-            log.warning("deleted %s from the disk cache: %s", name, why)
+        if found.bad:
+            name, why = next(iter(found.bad.items()))
+            count = len(found.bad)
+            log.warning("deleted %d files from the disk cache, such as %s: %s", count, name, why)
         yield Scanned(job.identity, tuple(found.good), len(found.bad))
 
     def check(self, job: Check) -> Iterator[Checked | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -118,6 +119,17 @@ def model_of(folder: Path, identity: str = MODEL) -> Iterator[int]:
         opened_model(root, identity, is_made=True) as model,
     ):
         yield model
+
+
+@contextmanager
+def files_of_at_most(nbytes: int) -> Iterator[None]:
+    """The system lets this process write no larger files."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def path_of(folder: Path, file: StoredFile) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import resource
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +40,7 @@ from tests.disk_cache.shelf import (
     content_of,
     do,
     done,
+    files_of_at_most,
     is_refused,
     model_of,
     names_of,
@@ -115,6 +115,8 @@ def unusable(kind: str, tmp_path: Path) -> Iterator[Path]:
         case "another's":
             folder.mkdir()
             os.chown(folder, 12_345, -1)
+        case "closed":
+            folder.mkdir(mode=0)
         case "not to be made":
             folder = tmp_path / "closed" / "cache"
             folder.parent.mkdir(mode=0o500)
@@ -132,6 +134,7 @@ NOT_AS_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everythi
         "below a file",
         "a link to nowhere",
         pytest.param("another's", marks=AS_ROOT),
+        pytest.param("closed", marks=NOT_AS_ROOT),
         pytest.param("not to be made", marks=NOT_AS_ROOT),
     ],
 )
@@ -271,12 +274,8 @@ def test_a_floor_of_free_disk_is_kept(tmp_path: Path) -> None:
 def test_nothing_is_left_of_what_the_system_stopped_in_the_middle(tmp_path: Path) -> None:
     large = block(tokens_of(1, 1000))
     content = content_of(large, heads=64, width=64)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, before[1]))
-    try:
+    with files_of_at_most(3 << 20):
         found = done(tmp_path, WriteFailed, Write(large, content))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (found.file, bool(found.why)) == (large, True)
     assert left_in(tmp_path) == []
 

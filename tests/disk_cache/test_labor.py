@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from daemon.disk_cache.files import Content
 from daemon.disk_cache.jobs import (
@@ -42,6 +44,7 @@ from tests.disk_cache.shelf import (
     checkpoint,
     content_of,
     do,
+    files_of_at_most,
     names_of,
     path_of,
     read,
@@ -91,17 +94,33 @@ def test_a_read_does_not_wait_for_a_check(tmp_path: Path) -> None:
     assert [type(result) for result in results] == [ReadDone, Checked]
 
 
-def test_arrays_are_let_go_of_before_the_result_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["BF16", "F32"], ids=["written", "refused"])
+def test_arrays_are_let_go_of_before_the_result_is_told(tmp_path: Path, dtype: str) -> None:
     """They lie in device memory, which only the engine's thread may free."""
-    array = np.broadcast_to(np.arange(30, dtype=np.uint16)[:, None], (1, 2, 30, 8)).copy()
-    alive, queue, seen = weakref.ref(array), JobQueue(), list[bool]()
-    queue.put(Write(FILE, Content((HostArray("BF16", (array[:, :, :9], array[:, :, 9:])),))))
-    odd = HostArray("F32", (array,))
-    queue.put(Write(FILE, Content((odd,))))
-    del array, odd
+    alive, job = _job_of_a_mortal_array(dtype)
+    queue, is_alive = JobQueue(), list[bool]()
+    queue.put(job)
     queue.put(Stop())
-    work(tmp_path, queue, lambda _: seen.append(alive() is None))
-    assert seen == [False, True]  # the second job, which fails, waits with it until then
+    del job
+    work(tmp_path, queue, lambda _: is_alive.append(alive() is not None))
+    assert is_alive == [False]
+
+
+def test_arrays_are_let_go_of_where_the_disk_fails_in_the_middle(tmp_path: Path) -> None:
+    alive, job = _job_of_a_mortal_array("BF16")
+    queue, is_alive = JobQueue(), list[bool]()
+    queue.put(job)
+    queue.put(Stop())
+    del job
+    with files_of_at_most(1000):
+        work(tmp_path, queue, lambda _: is_alive.append(alive() is not None))
+    assert is_alive == [False]
+
+
+def _job_of_a_mortal_array(dtype: str) -> tuple[weakref.ref[np.ndarray[Any, Any]], Write]:
+    array = np.zeros((1, 2, 30, 800), np.uint16)
+    parts = (array[:, :, :9], array[:, :, 9:])
+    return weakref.ref(array), Write(FILE, Content((HostArray(dtype, parts),)))
 
 
 def test_it_ends_in_the_middle_of_a_look_through_the_folder(tmp_path: Path) -> None:
