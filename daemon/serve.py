@@ -213,6 +213,8 @@ class _Run:
             if settings.is_remote:
                 log.info("other machines may ask, too, on %s", settings.host)
             await self._server.serve(sockets)
+        if self._journals is not None and not self.left_a_thread:
+            self._journals.write_rest()  # of answers that were cut short by the end
 
     def _stop(self) -> None:
         """Asked to, by who has the token."""

@@ -18,7 +18,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOSPC
 from pathlib import Path
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 FILE_NAME = "answers.journal"
 _TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 KEPT_BYTES = 32 << 20
+
+_REST_BYTES = 1 << 20
 
 _VERSION = 1
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -93,6 +95,11 @@ class Journals:
         folder = self._folder / identity
         made = Journal(folder, identity, self._write_behind, self._kept_bytes)
         return self._journals.setdefault(identity, made)
+
+    def write_rest(self) -> None:
+        """Write what still waits here and now: in the end, when nobody else writes any more."""
+        for journal in self._journals.values():
+            journal.write(_REST_BYTES)
 
 
 class Journal:
@@ -181,12 +188,13 @@ class Journal:
         return len(data)
 
     def _lines(self) -> list[bytes]:
-        with suppress(FileNotFoundError):
-            try:
-                return self._tail(2 * self._kept_bytes).split(b"\n")
-            except OSError as error:
-                log.warning("the answers kept on disk cannot be read: %s", error)
-        return []
+        try:
+            return self._tail(2 * self._kept_bytes).split(b"\n")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            log.warning("the answers kept on disk cannot be read: %s", error)
+            return []
 
     def _tail(self, most: int) -> bytes:
         """The last whole lines of the file, about `most` bytes."""

@@ -83,6 +83,23 @@ def test_a_model_that_is_loaded_again_at_once_finds_what_is_not_written_yet(
         behind.happen()
 
 
+def test_what_comes_too_late_for_the_writer_is_written_in_the_end(tmp_path: Path) -> None:
+    journals = Journals(tmp_path, Behind())
+    journals.of(IDENTITY).add("kind", 1, lambda: {})
+    journals.write_rest()
+    assert [note.name for note in Journals(tmp_path, Behind()).of(IDENTITY).all()] == [1]
+
+
+def test_a_first_start_is_nothing_to_warn_of(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    assert desk.names() == []
+    desk.folder.mkdir(parents=True)
+    assert desk.names() == []
+    assert not caplog.records
+    desk.file.mkdir()
+    assert desk.names() == []
+    assert len(caplog.records) == 1
+
+
 def test_nobody_else_can_read_them(desk: Desk) -> None:
     desk.note(1)
     assert stat.S_IMODE(desk.file.stat().st_mode) == 0o600
