@@ -71,6 +71,10 @@ class Archive:
             if not is_taken:
                 return
 
+    def is_written(self, name: str) -> bool:
+        """Whether a file is there, and on its way no more."""
+        return self._index.is_written(name)
+
     def holds(self, kept: Kept) -> bool:
         """Whether all of a state is on disk, written; or what nobody would restore."""
         if not self._is_restorable(kept):

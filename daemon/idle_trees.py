@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from daemon.disk_tier import DiskTier
 from daemon.idleness import Idleness
 from daemon.resident import Resident
+from daemon.saving import Saving
 
 
 class IdleTrees:
@@ -51,14 +52,28 @@ class IdleTrees:
 
         Whether anything left memory.
         """
-        for resident in self._residents.values():
-            if resident.saving is not None:
-                resident.saving.go_on()
+        for saving in self._savings():
+            saving.go_on()
         settled = [each for each in self._moving_out if each.is_saved is not None]
         for resident in settled:
             self._moving_out.discard(resident)
             resident.move_out()
         return bool(settled)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether more can be handed over without waiting for the disk."""
+        return any(saving.can_go_on for saving in self._savings())
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether some tree is on its way to the disk."""
+        return any(not saving.is_over for saving in self._savings())
+
+    def _savings(self) -> list[Saving]:
+        """That of the model used last comes first."""
+        by_use = sorted(self._residents.values(), key=self._idleness.used, reverse=True)
+        return [each.saving for each in by_use if each.saving is not None]
 
     def move_out(self, resident: Resident) -> None:
         """Its weights go after long idleness: so does its tree, once all of it is on disk."""

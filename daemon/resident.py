@@ -244,8 +244,11 @@ class Resident:
 
     def move_out(self) -> None:
         """Give back what was read, too, if all of it is on disk."""
-        if self.model is None and self.cache is not None and self.is_saved:
-            self.cache.move_out()
+        cache, archive = self.cache, self.archive
+        if self.model is not None or cache is None or archive is None or not self.is_saved:
+            return
+        if all(archive.holds(kept) for kept in cache.states()):
+            cache.move_out()
 
     def drop_tree(self) -> None:
         """Give back what was read, on disk or not."""

@@ -48,7 +48,10 @@ class ResidencyLimits:
 
 
 class Residents:
-    """Every model that was ever wanted, by key; `first` is the one the daemon starts with."""
+    """Every model that was ever wanted, by key; `first` is the one the daemon starts with.
+
+    `trees`: what the idle ones have read, and what becomes of it.
+    """
 
     def __init__(
         self, first: ModelSource, workshop: Workshop, leases: Leases, limits: ResidencyLimits
@@ -66,7 +69,7 @@ class Residents:
         disk, keep_alive = workshop.disk, limits.keep_alive_seconds
         save_after = None if disk is None else disk.options.idle_seconds
         self._idleness = Idleness(leases, self._wants, keep_alive, save_after)
-        self._trees = IdleTrees(self._residents, self._idleness, disk, workshop.clock)
+        self.trees = IdleTrees(self._residents, self._idleness, disk, workshop.clock)
 
     def __iter__(self) -> Iterator[Resident]:
         return iter(self._residents.values())
@@ -138,7 +141,7 @@ class Residents:
 
     def _keep_what_nobody_waits_for(self) -> None:
         if not self._wants:
-            self._trees.keep()
+            self.trees.keep()
 
     def unload(self, key: str) -> None:
         """Raises ModelInUse. One that is not loaded stays so."""
@@ -150,17 +153,17 @@ class Residents:
 
     def expire(self, now: float) -> None:
         """Write what idle models have read, and unload those that are idle for too long."""
-        self._trees.expire(now)
+        self.trees.expire(now)
         for resident in self.loaded:
             if self._idleness.unload_due(resident) <= now:
                 log.info("%s was idle for long and is unloaded", resident.status.name)
                 if self._unload(resident):
-                    self._trees.move_out(resident)
+                    self.trees.move_out(resident)
                     self.go_on_saving()
 
     def go_on_saving(self) -> None:
         """The disk has done something."""
-        if self._trees.go_on():
+        if self.trees.go_on():
             self._share_memory()
 
     def look_again(self) -> None:
@@ -180,7 +183,7 @@ class Residents:
         """When there is something to be done if nobody asks for anything; perhaps never."""
         times = [each.next_expiry() for each in self]
         times += [self._idleness.unload_due(each) for each in self.loaded]
-        times.append(self._trees.next_expiry())
+        times.append(self.trees.next_expiry())
         now = self._shop.clock()
         times += [end for want in self._wants if (end := want.since + FAIR_SECONDS) > now]
         return min(times, default=math.inf)
@@ -213,11 +216,6 @@ class Residents:
         for resident in sorted(self, key=self._idleness.used, reverse=True):
             resident.save()
 
-    @property
-    def is_saving(self) -> bool:
-        """Whether some tree is on its way to the disk."""
-        return any(each.saving is not None and not each.saving.is_over for each in self)
-
     def shut(self) -> None:
         for resident in self:
             resident.shut()
@@ -239,7 +237,7 @@ class Residents:
         return True
 
     def _load(self, resident: Resident) -> None:
-        self._trees.keep(resident)
+        self.trees.keep(resident)
         if resident.load() is None:
             self._share_memory()
         self._shop.tell(True)
@@ -291,7 +289,7 @@ class Residents:
         for resident in sorted(self, key=lambda each: (each is wanted, self._idleness.used(each))):
             if resident.model is None and resident.has_tree:
                 log.info("what %s has read goes for %s", resident.source.name, wanted.source.name)
-                return self._trees.part_with(resident)
+                return self.trees.part_with(resident)
         return False
 
     def _share_memory(self) -> None:

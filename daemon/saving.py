@@ -2,8 +2,8 @@
 
 Never more is handed over than the disk tier lets wait for the writer, though the arrays are in
 memory in any case: whoever comes meanwhile and needs the memory of what goes for it should not
-find it held by a queue. So this goes on whenever the writer has written something. It is given up
-when the tree may change. Runs on the engine's thread.
+find it held by a queue. And only a little is done at a time, so that nobody who comes waits for
+long. It is given up when the tree may change. Runs on the engine's thread.
 """
 
 from __future__ import annotations
@@ -18,44 +18,57 @@ from daemon.prefix_cache.kept import Kept
 
 log = logging.getLogger(__name__)
 
+STATES_AT_ONCE = 4
+"""Looked up, and handed over, before anybody else has a turn: a few milliseconds."""
+
 
 class Saving:
-    """`is_over`: nothing is left to be done. `is_whole`: all of the tree is on disk then."""
+    """`is_over`: nothing is left to be done. `is_whole`: then all of the tree has been written."""
 
     def __init__(self, cache: PrefixCache, archive: Archive, tier: DiskTier) -> None:
         self.is_over = False
         self.is_whole = False
-        self._cache = cache
         self._archive = archive
         self._tier = tier
         self._states: Iterator[Kept] = cache.states()
-        self._state = next(self._states, None)
+        self._state: Kept | None = None
+        self._are_left = True
         self._offered: set[str] = set()
+        self._is_complete = True
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether there is something to hand over, and room for it."""
+        return self._are_left and not self.is_over and self._archive.is_ready and self._is_room()
 
     def go_on(self) -> None:
-        """Hand over as much as may wait for the writer now. Never raises."""
+        """Hand over some of what may wait for the writer now. Never raises."""
         try:
-            if not self.is_over and self._archive.is_ready:
-                self._go_on()
+            for _ in range(STATES_AT_ONCE):
+                if self.can_go_on:
+                    self._hand_over_next()
+            if not (self._are_left or self.is_over or self._tier.pending_bytes):
+                self.is_over = True
+                self.is_whole = self._is_complete and all(
+                    self._archive.is_written(name) for name in self._offered
+                )
         except Exception:
             log.exception("what was read could not be handed to the disk")
             self.is_over = True
 
-    def _go_on(self) -> None:
-        while self._state is not None and self._is_room():
-            if self._hand_over(self._state):
-                self._state = next(self._states, None)
-        if self._state is None and not self._tier.pending_bytes:
-            self.is_whole = all(self._archive.holds(kept) for kept in self._cache.states())
-            self.is_over = True
+    def _hand_over_next(self) -> None:
+        state = self._state or next(self._states, None)
+        self._are_left = state is not None
+        self._state = None if state is None or self._hand_over(state) else state
 
     def _hand_over(self, state: Kept) -> bool:
         """Whether nothing more of a state is to be handed over; else there is no room for now."""
         for file, is_taken in self._archive.hand_over(state, at_rest=True):
             if not is_taken:
+                self._is_complete = False
                 return True
             if file.name in self._offered:  # it could not be written, or went again at once
-                self._states = iter(())
+                self._is_complete, self._states = False, iter(())
                 return True
             self._offered.add(file.name)
             if not self._is_room():

@@ -103,6 +103,8 @@ class Worker:
             for resident in self._residents.busy:
                 with self._contained(resident):
                     resident.work()
+            if self._residents.trees.can_go_on:
+                self._go_on_saving()
         self._residents.stop()
         self._tell(True)
         self._save_all()
@@ -115,15 +117,25 @@ class Worker:
             return
         end = self._clock() + self._disk.options.save_seconds
         self._disk.note_uses()
-        while self._residents.is_saving:
-            command = self._next_within(max(0.0, end - self._clock()))
-            if command is None:
-                log.warning("there was no time to write all that was read to the disk")
-                break
-            if isinstance(command, DiskDone):
-                self._hear(command.result)
+        while self._residents.trees.is_saving and self._save_some(end - self._clock()):
+            pass
+        if self._residents.trees.is_saving:
+            log.warning("there was no time to write all that was read to the disk")
         self._end_disk(max(0.0, end - self._clock()))
         self._disk.abandon()
+
+    def _save_some(self, seconds: float) -> bool:
+        """Hand over a little, or wait until the disk has done something; False if that takes too
+        long."""
+        if seconds <= 0:
+            return False
+        if self._residents.trees.can_go_on:
+            self._go_on_saving()
+            seconds = 0.0
+        command = self._next_within(seconds)
+        if isinstance(command, DiskDone):
+            self._hear(command.result)
+        return command is not None or not seconds
 
     @contextmanager
     def _contained(self, resident: Resident) -> Iterator[None]:
@@ -182,12 +194,18 @@ class Worker:
         assert self._disk is not None
         try:
             self._disk.hear(result)
-            self._residents.go_on_saving()
         except Exception:
             log.exception("the disk cache broke")
+        self._go_on_saving()
         for resident in self._residents:
             with self._contained(resident):
                 resident.hear_disk(result)
+
+    def _go_on_saving(self) -> None:
+        try:
+            self._residents.go_on_saving()
+        except Exception:
+            log.exception("the disk cache broke")
 
     def _next_command(self) -> Command | None:
         """The next command, or None if there is other work; sleeps while there is neither."""
@@ -207,7 +225,13 @@ class Worker:
         while True:
             self._expire()
             self._residents.settle_wants()
-            self._tell(not self._is_repetitive)
+            self._tell(not self._has_news_to_come)
+            if self._residents.trees.can_go_on:
+                command = self._next_within(0.0)
+                if command is not None:
+                    return command
+                self._go_on_saving()
+                continue
             pause, nap = self._residents.reload_pause(), self._nap()
             command = self._next_within(min(pause, nap))
             if command is not None:
@@ -222,10 +246,10 @@ class Worker:
         return expiry if expiry == math.inf else max(MIN_NAP_SECONDS, expiry - self._clock())
 
     @property
-    def _is_repetitive(self) -> bool:
-        """Whether all that is new is one more file, and the next one follows soon."""
+    def _has_news_to_come(self) -> bool:
+        """Whether all that is new is one more file, or state, and the next one follows soon."""
         is_writing = self._disk is not None and self._disk.pending_bytes > 0
-        return self._heard_of_disk and is_writing
+        return self._residents.trees.can_go_on or (self._heard_of_disk and is_writing)
 
     def _next_within(self, seconds: float) -> Command | None:
         try:

@@ -80,7 +80,7 @@ class PrefixCache:
     def states(self) -> Iterator[Kept]:
         """All that is kept, the most recently used first; what others stand on is in theirs.
 
-        To be gone through before the tree changes.
+        What leaves the tree before its turn comes is passed over.
         """
         return all_states(self._tree)
 

@@ -49,11 +49,12 @@ def all_states(tree: RadixTree) -> Iterator[Kept]:
     """Every state that is not part of another one: a leaf, or whatever has a checkpoint.
 
     The most recently used first, of those alike the longest. Each is looked up only when its turn
-    comes; the tree must not change meanwhile.
+    comes: what has left the tree by then is passed over.
     """
     own = [node for node in tree.nodes() if node.checkpoint is not None or not node.children]
     for node in sorted(own, key=lambda node: (node.used, node.end), reverse=True):
-        yield state_of(tree, node)
+        if node.parent is not None:
+            yield state_of(tree, node)
 
 
 def _is_end(tree: RadixTree, node: Node) -> bool:
