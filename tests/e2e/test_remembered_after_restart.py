@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from mlx_backend.tiny_models import write_folder
 from mlx_backend.tiny_tokenizer import CONTROL_TOKENS, MARKUP_TOKENS, token_id
 from tests.e2e.accounts import Account, serving
-from tests.e2e.processes import Daemon
+from tests.e2e.processes import BOUND_SECONDS, Daemon
 from tests.fakes import filler
 
 PLAIN = {str(token_id(text)): -100 for text in (*CONTROL_TOKENS[:2], *MARKUP_TOKENS)}
+LETTERS = {str(token_id(letter)): 100 for letter in "he"}
+"""Nothing else is said, letter by letter, as no tokenizer would have it."""
 NEVER_THINKS = {str(token_id("<think>")): -100}
 SCHEMA = {
     "type": "object",
@@ -74,33 +76,26 @@ def written(daemon: Daemon, files: int) -> int:
     return int(daemon.wait_until(is_done)["disk"]["written_files"])
 
 
-def end(daemon: Daemon, how: signal.Signals, files: int) -> None:
-    """Stop it, or kill it once all is written; `files` were before its last answer."""
-    if how is signal.SIGKILL:
-        written(daemon, files)
-        daemon.process.kill()
-    else:
-        assert daemon.stop() == 0
-        assert "Traceback" not in daemon.process.stderr.read()
-
-
-@pytest.mark.parametrize(
-    ("kind", "how"), [("tiny-hybrid", signal.SIGTERM), ("tiny-full", signal.SIGKILL)]
-)
-def test_what_was_sampled_is_not_read_again_however_it_comes_back(
-    tmp_path: Path, kind: str, how: signal.Signals
-) -> None:
-    """A call in other bytes after an unload, a text without its blanks after a restart."""
-    account = Account(tmp_path)
-    folder = write_folder(kind, tmp_path / kind)
-    arguments = ("--model", str(folder), "--disk-cache-folder", str(tmp_path / "disk"))
+@contextmanager
+def living(home: Path, kind: str) -> Iterator[Daemon]:
+    """One life of a daemon in its home; a model is made there the first time."""
+    folder = home / kind
+    if not folder.exists():
+        write_folder(kind, folder)
     limits = ("--disk-cache-bytes", "100MB", "--disk-cache-free-bytes", "0")
-    idle = ("--disk-cache-idle-seconds", "1")
+    times = ("--disk-cache-idle-seconds", "1", "--shutdown-grace-seconds", "0")
+    model = ("--model", str(folder), "--disk-cache-folder", str(home / "disk"))
+    with serving(Account(home), *model, *limits, *times) as daemon:
+        yield daemon
+
+
+def test_what_was_sampled_is_not_read_again_however_it_comes_back(tmp_path: Path) -> None:
+    """A call in other bytes after an unload, a text without its blanks after kill -9."""
     messages: list[Message] = [
         {"role": "system", "content": filler(300, 1)},
         {"role": "user", "content": "first"},
     ]
-    with serving(account, *arguments, *limits, *idle) as daemon:
+    with living(tmp_path, "tiny-hybrid") as daemon:
         message, usage = called(daemon, messages)
         first = usage["prompt_tokens"] + usage["completion_tokens"]
         files = unload(daemon, tmp_path)
@@ -108,14 +103,46 @@ def test_what_was_sampled_is_not_read_again_however_it_comes_back(
         message, usage = told(daemon, messages)
         assert usage["prompt_tokens_details"]["cached_tokens"] >= first - 2
         second = usage["prompt_tokens"] + usage["completion_tokens"]
-        end(daemon, how, files)
+        written(daemon, files)
+        daemon.process.kill()
     messages += [
         {"role": "assistant", "content": message["content"].strip()},
         {"role": "user", "content": "second"},
     ]
-    with serving(account, *arguments, *limits, *idle) as daemon:
+    with living(tmp_path, "tiny-hybrid") as daemon:
         _, usage = told(daemon, messages)
         reused = usage["prompt_tokens_details"]["cached_tokens"]
         assert reused >= second - 2
         assert usage["prompt_tokens"] - reused <= NEW_TOKENS
         assert daemon.http.get("/mlxd/requests").json()["data"][-1]["from_disk"] == reused
+
+
+def test_what_was_seen_of_an_answer_as_the_daemon_was_stopped_is_not_read_again(
+    tmp_path: Path,
+) -> None:
+    messages: list[Message] = [{"role": "user", "content": filler(300, 1)}]
+    with living(tmp_path, "tiny-full") as daemon:
+        seen, prompt = "", 0
+        fields = {"max_tokens": 60_000, "logit_bias": LETTERS, "stream": True}
+        body = {"messages": messages, "temperature": 1, "seed": 1, **fields}
+        with daemon.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            for line in answer.iter_lines():
+                seen += text_in(line)
+                if len(seen) > 40 and not prompt:
+                    prompt = daemon.engine()["running"][0]["prompt"]
+                    daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(BOUND_SECONDS) == 0
+        assert "Traceback" not in daemon.process.stderr.read()
+    messages += [{"role": "assistant", "content": seen}, {"role": "user", "content": "go on"}]
+    with living(tmp_path, "tiny-full") as daemon:
+        body = {"messages": messages, "max_tokens": 1}
+        usage = daemon.http.post("/v1/chat/completions", json=body).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] >= prompt + len(seen) - 2
+
+
+def text_in(line: str) -> str:
+    """The text of an event, if it is one with text."""
+    if not line.startswith("data: {"):
+        return ""
+    choices = json.loads(line.removeprefix("data: ")).get("choices") or [{}]
+    return choices[0].get("delta", {}).get("content") or ""
