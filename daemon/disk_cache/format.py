@@ -209,7 +209,7 @@ def _arrays(table: dict[str, Any], whole: bytearray, found: Head) -> tuple[HostA
         begins, ends = entry["data_offsets"]
         shape, bytes_each = tuple(entry["shape"]), width(entry["dtype"])
         nbytes = math.prod(shape) * bytes_each
-        if begins != at or ends - begins != nbytes or min(shape, default=0) < 0:
+        if begins != at or ends - begins != nbytes:
             raise BadFile(f"array {name} is not where it belongs")
         view = np.ndarray(shape, f"<u{bytes_each}", whole, found.data_at + begins)
         views[int(name)] = HostArray(entry["dtype"], (view,))

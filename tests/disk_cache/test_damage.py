@@ -160,11 +160,11 @@ def test_a_description_that_is_wrong_is_found_whatever_its_checksum_says(
 @pytest.mark.parametrize(
     "change",
     [
-        {"0": {"dtype": "F31", "shape": [1, 2, 6, 8], "data_offsets": [24, 216]}},
-        {"0": {"dtype": "BF16", "shape": [1, 2, 6, 9], "data_offsets": [24, 216]}},
-        {"0": {"dtype": "BF16", "shape": [-1, -2, 6, 8], "data_offsets": [24, 216]}},
+        {"0": {"dtype": "F31", "shape": [1, 2, 6, 8], "data_offsets": [48, 240]}},
+        {"0": {"dtype": "BF16", "shape": [1, 2, 6, 9], "data_offsets": [48, 240]}},
+        {"0": {"dtype": "BF16", "shape": [-1, -2, 6, 8], "data_offsets": [48, 240]}},
         {"0": {"dtype": "BF16", "shape": [1, 2, 6, 8], "data_offsets": [0, 192]}},
-        {"0": {"dtype": "BF16", "shape": 96, "data_offsets": [24, 216]}},
+        {"0": {"dtype": "BF16", "shape": 96, "data_offsets": [48, 240]}},
         {"0": {"dtype": "BF16"}},
         {"0": None},
         {"1": None},
