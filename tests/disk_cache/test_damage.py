@@ -168,6 +168,7 @@ def test_a_description_that_is_wrong_is_found_whatever_its_checksum_says(
         {"0": {"dtype": "BF16"}},
         {"0": None},
         {"1": None},
+        {"1": None, "0": {"dtype": "F32", "shape": [1, 1, 6, 1], "data_offsets": [24, 48]}},
         {"00": {"dtype": "U8", "shape": [0], "data_offsets": [240, 240]}},
         {"2": {"dtype": "U8", "shape": [0], "data_offsets": [10, 10]}},
         {"x": {"dtype": "U8", "shape": [0], "data_offsets": [240, 240]}},
