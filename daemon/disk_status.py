@@ -90,8 +90,10 @@ class DiskCheck:
 class StageStatus:
     """One stage of a model's idleness: `name` is saved (its states are on disk) or unloaded (its
     weights and what is on disk leave memory). It comes `after_seconds` without a request, in
-    `in_seconds` if none comes before: 0 when it is reached, None when it never is."""
+    `in_seconds` if none comes before: 0 when it is due, None when it never is. `is_reached`: it has
+    come."""
 
     name: str
     after_seconds: float | None
     in_seconds: float | None
+    is_reached: bool = False

@@ -23,7 +23,7 @@ class Stage:
         left = 0.0 if self.comes else None
         if self.comes is None and self.after_seconds is not None:
             left = max(0.0, self.after_seconds - idle_seconds)
-        return StageStatus(self.name, self.after_seconds, left)
+        return StageStatus(self.name, self.after_seconds, left, bool(self.comes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,8 +149,8 @@ def _files(folder: Path) -> set[Path]:
 
 
 def _is_saved(engine: EngineStatus) -> bool:
-    stages = [stage for stage in engine.model.stages if stage.name == "saved"]
-    return all(stage.in_seconds == 0 for stage in stages) and not engine.disk.pending_bytes
+    reached = {stage.name for stage in engine.model.stages if stage.is_reached}
+    return "saved" in reached and not engine.disk.pending_bytes
 
 
 def _has_left(engine: EngineStatus) -> bool:
