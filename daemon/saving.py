@@ -43,23 +43,24 @@ class Saving:
 
     def go_on(self) -> None:
         """Hand over some of what may wait for the writer now. Never raises."""
-        try:
-            for _ in range(STATES_AT_ONCE):
-                if self.can_go_on:
-                    self._hand_over_next()
-            if not (self._are_left or self.is_over or self._tier.pending_bytes):
-                self.is_over = True
-                self.is_whole = self._is_complete and all(
-                    self._archive.is_written(name) for name in self._offered
-                )
-        except Exception:
-            log.exception("what was read could not be handed to the disk")
+        for _ in range(STATES_AT_ONCE):
+            if self.can_go_on:
+                self._hand_over_next()
+        if not (self._are_left or self.is_over or self._tier.pending_bytes):
             self.is_over = True
+            are_written = all(self._archive.is_written(name) for name in self._offered)
+            self.is_whole = self._is_complete and are_written
 
     def _hand_over_next(self) -> None:
-        state = self._state or next(self._states, None)
-        self._are_left = state is not None
-        self._state = None if state is None or self._hand_over(state) else state
+        state, self._state = self._state, None
+        try:
+            state = state or next(self._states, None)
+            self._are_left = state is not None
+            if state is not None and not self._hand_over(state):
+                self._state = state
+        except Exception:
+            log.exception("a state could not be handed to the disk")
+            self._is_complete = False
 
     def _hand_over(self, state: Kept) -> bool:
         """Whether nothing more of a state is to be handed over; else there is no room for now."""
