@@ -38,15 +38,11 @@ from daemon.disk_cache.jobs import Check, Chore, JobQueue, Result, Stop
 from daemon.disk_cache.labor import work
 from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
-from daemon.errors import (
-    ContextOverflow,
-    GenerationFailed,
-    MemoryOverflow,
-)
+from daemon.errors import GenerationFailed
 from daemon.generation import Failed, GenerationRequest, Usage
 from daemon.inspection import Inspection, Question
 from daemon.leases import Leases
-from daemon.live_requests import LiveRequests
+from daemon.live_requests import LiveRequests, check_fit
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.records import Record
 from daemon.replies import Replies
@@ -222,7 +218,7 @@ class Engine:
         Raises ModelUnavailable, Overloaded, and ContextOverflow for a prompt that cannot fit.
         """
         available = self._available(request.model)
-        _check_fit(request, available.model.info.context_size, available.budget)
+        check_fit(request, available.model.info.context_size, available.budget)
         self._live.check_room()
         generation = Generation(request, asyncio.get_running_loop(), self._stop)
         self._worker.commands.put(Start(generation, self._live.add(generation)))
@@ -298,8 +294,23 @@ class Engine:
         return await self._ask_disk(lambda disk, names: disk.contents(names), DiskContents())
 
     async def clear_disk(self) -> None:
-        """Delete all of it. What is in memory stays."""
+        """Delete all of it; it is gone then. What is in memory stays."""
+        await self._writing_done()  # before it has looked through the folder nobody knows what goes
         await self._ask_disk(lambda disk, names: disk.forget(), None)
+        await self._writing_done()
+
+    async def _writing_done(self) -> None:
+        """Wait until all that was asked of the writer so far is done."""
+        if self._disk is None:
+            return
+        with self._replies.awaited() as reply:
+
+            def tell(allowed: int) -> int:
+                reply.send(None)
+                return 0
+
+            self.write_behind(tell)
+            await reply.future
 
     async def check_disk(self) -> DiskCheck:
         """Read and verify all of it, and delete what is wrong; takes as long as that takes."""
@@ -372,19 +383,6 @@ class Engine:
             error = GenerationFailed("the engine's thread died; restart the daemon")
             outbox.put(generation, Failed(error, Usage(len(generation.request.prompt))))
         outbox.post()
-
-
-def _check_fit(request: GenerationRequest, context_size: int, budget: Budget | None) -> None:
-    prompt = len(request.prompt)
-    if prompt > context_size:
-        raise ContextOverflow(
-            f"the prompt has {prompt} tokens, the context {context_size}; shorten it",
-        )
-    assert request.max_tokens >= 1, "max_tokens is validated by the caller"
-    assert prompt + request.max_tokens <= context_size + 1, "max_tokens is clamped by the caller"
-    refusal = budget.refusal(prompt, request.max_tokens) if budget is not None else None
-    if refusal is not None:
-        raise MemoryOverflow(refusal)
 
 
 def _text(output: Callable[[AnswerForm], OutputStream], ids: TokenIds) -> str:

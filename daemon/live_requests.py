@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Iterator, Sequence
 
+from daemon.budget import Budget
 from daemon.deliveries import Delivery, Generation
-from daemon.errors import Overloaded
+from daemon.errors import ContextOverflow, MemoryOverflow, Overloaded
+from daemon.generation import GenerationRequest
 from daemon.records import waiting_status
 from daemon.resident import RETRY_SECONDS
 from daemon.status import RequestStatus
@@ -89,3 +91,17 @@ class LiveRequests:
         except TimeoutError:
             return False
         return True
+
+
+def check_fit(request: GenerationRequest, context_size: int, budget: Budget | None) -> None:
+    """Raises ContextOverflow, MemoryOverflow for what could not be answered beside nothing."""
+    prompt = len(request.prompt)
+    if prompt > context_size:
+        raise ContextOverflow(
+            f"the prompt has {prompt} tokens, the context {context_size}; shorten it",
+        )
+    assert request.max_tokens >= 1, "max_tokens is validated by the caller"
+    assert prompt + request.max_tokens <= context_size + 1, "max_tokens is clamped by the caller"
+    refusal = budget.refusal(prompt, request.max_tokens) if budget is not None else None
+    if refusal is not None:
+        raise MemoryOverflow(refusal)
