@@ -110,7 +110,7 @@ class Disk:
 
     def _scan(self, identity: str) -> Scanned:
         found = [each for place, each in self.files.items() if place[0] == identity]
-        found.sort(key=lambda each: (each.file.kind is FileKind.CHECKPOINT, each.file.end))
+        found.sort(key=lambda each: (each.file.kind is FileKind.CHECKPOINT, each.file.start))
         return Scanned(
             identity,
             tuple((replace(each.file, nbytes=each.nbytes), each.used_at) for each in found),

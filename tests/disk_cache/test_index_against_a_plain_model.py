@@ -136,7 +136,7 @@ class IndexMachine(RuleBasedStateMachine):
         kept = [plain for plain in written if self.is_held_by(plain, written)]
         shuffled = data.draw(st.permutations(kept))
         self.index, self.uses = DiskIndex(IDENTITY), 0
-        for plain in sorted(shuffled, key=lambda plain: (not plain.is_block, len(plain.tokens))):
+        for plain in sorted(shuffled, key=lambda plain: (not plain.is_block, plain.file.start)):
             used_at = data.draw(st.floats(0, 9, width=16))
             plain.used = (0, used_at)
             plain.file = StoredFile(
