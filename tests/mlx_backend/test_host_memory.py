@@ -2,6 +2,7 @@
 
 import json
 from functools import lru_cache
+from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
@@ -121,6 +122,23 @@ def test_a_row_restored_from_the_hosts_memory_goes_on_exactly_like_the_original(
     for run, tokens in ((decoded, TOKENS[:3]), (log_probabilities, TOKENS[:40])):
         assert np.array_equal(run(kind, restored, tokens), run(kind, cold, tokens))
     restored.check_state()
+
+
+@pytest.mark.parametrize("length", [1023, 1024, 1025])
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("tiny-full", None), ("tiny-full", 8), ("llama4", None)]
+)
+def test_files_of_one_block_each_make_the_same_row(kind, bits, length):
+    layout = tiny_layout(kind, bits)
+    cold = row_of(kind, [some_tokens(length)], bits=bits)
+    whole = snapshot_of(cold)
+    (span,) = whole.spans
+    ends = [*range(0, length, 1024), length]
+    files = [own_memory(span.host_arrays(start, stop)) for start, stop in pairwise(ends)]
+    spans = [import_span(layout, arrays, 0, arrays[0].shape[2]) for arrays in files]
+    restored = restore_row(layout, Snapshot(length, tuple(spans), whole.checkpoint), length + 40)
+    assert bits_of(snapshot_of(restored)) == bits_of(whole)
+    assert np.array_equal(decoded(kind, restored, TOKENS[:2]), decoded(kind, cold, TOKENS[:2]))
 
 
 @pytest.mark.parametrize(("kind", "bits"), KINDS_AND_BITS)
