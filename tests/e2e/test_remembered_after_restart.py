@@ -123,8 +123,8 @@ def test_what_was_seen_of_an_answer_as_the_daemon_was_stopped_is_not_read_again(
     messages: list[Message] = [{"role": "user", "content": filler(300, 1)}]
     with living(tmp_path, "tiny-full") as daemon:
         seen, prompt = "", 0
-        fields = {"max_tokens": 60_000, "logit_bias": LETTERS, "stream": True}
-        body = {"messages": messages, "temperature": 1, "seed": 1, **fields}
+        letters = {"logit_bias": LETTERS, "frequency_penalty": 2, "temperature": 1, "seed": 1}
+        body = {"messages": messages, "max_tokens": 60_000, "stream": True, **letters}
         with daemon.http.stream("POST", "/v1/chat/completions", json=body) as answer:
             for line in answer.iter_lines():
                 seen += text_in(line)
