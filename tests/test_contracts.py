@@ -153,6 +153,9 @@ DATES = {
     "daemon.api.door",  # when an answer was made, as a date
     "daemon.cli.asking",  # how long ago a request came, for a person
     "daemon.cli.menubar",  # what day it is, for what was reused today
+    "daemon.disk_cache.folder",  # when a file was used, as its folder has it
+    "daemon.disk_cache.offline",  # how long ago that was, for a person
+    "daemon.disk_tier",  # the same, where a daemon is asked
     "daemon.deliveries",  # when a request came, as a date
     "daemon.starts",  # when a start was refused, as a date
     "mlx_backend.clock",  # the day that a chat template sees

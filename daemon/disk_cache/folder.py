@@ -157,7 +157,8 @@ def remove_old_journal(model: int) -> None:
     """Delete the journal of a model that nobody seems to use any more."""
     with suppress(OSError):
         found = os.stat(JOURNAL, dir_fd=model, follow_symlinks=False)
-        if time.time() - found.st_mtime > JOURNAL_SECONDS_MOST:
+        now = time.time()  # a date, as the file's own
+        if now - found.st_mtime > JOURNAL_SECONDS_MOST:
             remove(model, JOURNAL)
 
 

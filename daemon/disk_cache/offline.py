@@ -20,7 +20,8 @@ from daemon.status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus
 def inventory(folder: Path) -> DiskContents:
     """What is there, by the files' names alone."""
     with suppress(FileNotFoundError), opened(folder) as root:
-        models = [_model_status(identity, files) for identity, files in _listed(root) if files]
+        now = time.time()  # a date, as those of the files
+        models = [_model_status(each, files, now) for each, files in _listed(root) if files]
         disk = DiskStatus(
             folder=str(folder),
             bytes=sum(model.bytes for model in models),
@@ -58,7 +59,7 @@ def _listed(root: int) -> list[tuple[str, list[Listed]]]:
     return found
 
 
-def _model_status(identity: str, files: Sequence[Listed]) -> DiskModelStatus:
+def _model_status(identity: str, files: Sequence[Listed], now: float) -> DiskModelStatus:
     last_used = max(file.used_at for file in files)
     return DiskModelStatus(
         identity=identity,
@@ -66,5 +67,5 @@ def _model_status(identity: str, files: Sequence[Listed]) -> DiskModelStatus:
         bytes=sum(file.nbytes for file in files),
         blocks=sum(file.is_block for file in files),
         checkpoints=sum(not file.is_block for file in files),
-        idle_seconds=max(0.0, time.time() - last_used),
+        idle_seconds=max(0.0, now - last_used),
     )
