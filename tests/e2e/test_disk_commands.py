@@ -123,6 +123,16 @@ def test_a_daemon_that_keeps_nothing_there_does_not_stand_before_what_others_lef
         assert (done.returncode, states(folder)) == (ExitCode.READY, [])
 
 
+def test_with_no_bytes_for_it_nothing_is_made_on_the_disk(tmp_path) -> None:
+    off = {**LIMITS, "disk_cache_bytes": 0}
+    with running(disk=str(tmp_path / "read"), settings=off) as daemon:
+        assert daemon.chat(TEXT).status_code == 200
+        assert not daemon.engine()["disk"]["is_on"]
+        assert daemon.http.get("/mlxd/cache/disk").json()["models"] == []
+        daemon.stop()
+    assert not (tmp_path / "read").exists()
+
+
 def test_without_anything_on_disk_and_without_a_daemon_that_is_said(tmp_path) -> None:
     done = mlxd("cache", "--disk", "--port", str(free_port()))
     assert done.returncode == ExitCode.READY

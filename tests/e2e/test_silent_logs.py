@@ -91,7 +91,8 @@ def test_no_text_of_prompts_or_answers_is_logged(home: Path) -> None:
     log = home / "logs" / "mlxd.log"
     script = {"reply": "echo", "step_seconds": 0.001, "takes_constraints": True}
     options = {"log": str(log), "has_token": True, "script": script, "faults": FAULTS}
-    with running(**options, settings={"max_body_bytes": 200_000}) as daemon:
+    settings = {"max_body_bytes": 200_000, "disk_cache_idle_seconds": 1, "disk_cache_free_bytes": 0}
+    with running(**options, settings=settings, disk=str(home / "read")) as daemon:
         (token_file,) = home.rglob("token")
         asked = ask_everything(daemon, token_file.read_text().strip())
         leave_in_the_middle(daemon)
@@ -101,6 +102,7 @@ def test_no_text_of_prompts_or_answers_is_logged(home: Path) -> None:
         assert daemon.stop() == 0
         assert daemon.process.stderr is not None
         written = [log.read_text(), daemon.process.stderr.read()]
+    assert list((home / "read").rglob("*.safetensors"))
     for each in written:
         assert SECRET not in each, re.findall(f".*{SECRET}.*", each)[:3]
         for outcome, least in (("done", asked // 4), ("cancelled", len(WIRES)), ("failed", 1)):
