@@ -74,6 +74,8 @@ class Writer:
                 free = folders.free_bytes(folder)
         except (OSError, BadFile, MemoryError) as error:
             is_full = isinstance(error, OSError) and error.errno in _FULL
+            if not is_full:
+                log.warning("%s could not be written: %s", job.file.name, in_words(error))
             return WriteFailed(job.file, in_words(error), is_full, self._free_bytes())
         return Written(job.file, nbytes, time.monotonic() - began, free, today)
 

@@ -144,6 +144,28 @@ def test_a_file_that_is_deleted_meanwhile_is_nobodys_fault(tmp_path: Path) -> No
     assert outcome.bad == {}
 
 
+def test_an_orphan_that_is_deleted_meanwhile_is_nobodys_fault(tmp_path: Path) -> None:
+    above = chain_of(LONG, 500, 900)[1]
+    (path,) = written(tmp_path, above)
+    with model_of(tmp_path) as model:
+        steps = survey(model, MODEL)
+        assert next(steps) is None
+        path.unlink()
+        outcome = list(steps)[-1]
+    assert outcome is not None
+    assert outcome.bad == {}
+
+
+def test_a_file_that_strayed_from_another_model_is_said_to_be_that(tmp_path: Path) -> None:
+    stray = block(LONG[:10], identity="other")
+    (path,) = written(tmp_path, stray)
+    with model_of(tmp_path) as model:
+        path.rename(tmp_path / MODEL / stray.name)
+        outcome = list(survey(model, MODEL))[-1]
+    assert outcome is not None
+    assert outcome.bad == {stray.name: "it is another model's"}
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> list[StoredFile]:
     """Conversations that fork anywhere, as blocks of few tokens out of few, and checkpoints."""
