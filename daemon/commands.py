@@ -79,10 +79,14 @@ class DiskDone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskDisk:
-    """A question to the disk tier, which is told what models are called, by their identities."""
+    """A question to the disk tier, which is told what models are called, by their identities.
+
+    `is_clearing`: it deletes what is there, so what is being saved is not wanted there either.
+    """
 
     ask: Callable[[DiskTier, Mapping[str, str]], object]
     reply: Reply
+    is_clearing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

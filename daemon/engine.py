@@ -296,13 +296,15 @@ class Engine:
     async def clear_disk(self) -> None:
         """Delete all of it; it is gone then. What is in memory stays."""
         await self._writing_done()  # before it has looked through the folder nobody knows what goes
-        await self._ask_disk(lambda disk, names: disk.forget(), None)
+        await self._ask_disk(lambda disk, names: disk.forget(), None, is_clearing=True)
         await self._writing_done()
 
     async def _writing_done(self) -> None:
         """Wait until all that was asked of the writer so far is done."""
         if self._disk is None:
             return
+        if self._is_closing:
+            raise unavailable(ModelStatus("closed"))
         with self._replies.awaited() as reply:
 
             def tell(allowed: int) -> int:
@@ -324,7 +326,11 @@ class Engine:
         return check
 
     async def _ask_disk(
-        self, question: Callable[[DiskTier, Mapping[str, str]], Answer], without: Answer
+        self,
+        question: Callable[[DiskTier, Mapping[str, str]], Answer],
+        without: Answer,
+        *,
+        is_clearing: bool = False,
     ) -> Answer:
         """Put a question to the disk tier; `without` is what is said where there is none."""
         if self._disk is None:
@@ -332,7 +338,7 @@ class Engine:
         if self._is_closing:
             raise unavailable(ModelStatus("closed"))
         with self._replies.awaited() as reply:
-            self._worker.commands.put(AskDisk(question, reply))
+            self._worker.commands.put(AskDisk(question, reply, is_clearing))
             answer: Answer = await reply.future
         return answer
 

@@ -70,6 +70,12 @@ class IdleTrees:
         """Whether some tree is on its way to the disk."""
         return any(not saving.is_over for saving in self._savings())
 
+    def give_up(self) -> None:
+        """What is being saved is not to be written to its end, nor begun anew before its model is
+        used again."""
+        for saving in self._savings():
+            saving.is_over = True
+
     def _savings(self) -> list[Saving]:
         """That of the model used last comes first."""
         by_use = sorted(self._residents.values(), key=self._idleness.used, reverse=True)

@@ -285,6 +285,8 @@ class Worker:
 
     def _answer_of_disk(self, asked: AskDisk) -> None:
         assert self._disk is not None
+        if asked.is_clearing:
+            self._residents.trees.give_up()
         try:
             answer = asked.ask(self._disk, self._residents.names())
         except Exception as error:

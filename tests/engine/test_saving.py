@@ -361,6 +361,27 @@ def test_what_is_cleared_while_it_is_written_is_not_written_to_its_end(tmp_path:
     run(scenario())
 
 
+def test_what_is_cleared_on_disk_does_not_come_back_from_memory_by_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with running(clock=clock, disk=disk(tmp_path, pending_bytes=2)) as bench:
+            for seed in range(20):
+                await bench.run(words(2_000, seed), max_tokens=1)
+            clock.now += 31
+            await bench.engine.clear_disk()
+            assert not files(tmp_path)
+            clock.now += 1_000
+            await nudge(bench)
+            await written(bench)
+            assert not files(tmp_path)
+            assert (await bench.run(words(2_000, 3))).usage.reused == 1_999
+            clock.now += 31
+            await nudge(bench)
+            await until(lambda: len(files(tmp_path)) >= 40)
+
+    run(scenario())
+
+
 def test_the_stages_are_right_whenever_somebody_asks(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock()
