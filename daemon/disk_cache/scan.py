@@ -94,9 +94,9 @@ def _chain(identity: str, found: dict[str, Good], outcome: Survey) -> None:
             footings[file.key] = (file, footing)
 
 
-def _depth(good: Good) -> tuple[bool, int, int]:
-    file = good[0]
-    return file.kind is FileKind.CHECKPOINT, file.start, file.end
+def _depth(good: Good) -> tuple[int, int]:
+    """What a file stands on begins before it."""
+    return good[0].start, good[0].end
 
 
 def _chain_at(

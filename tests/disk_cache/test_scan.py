@@ -57,6 +57,15 @@ def test_what_forks_inside_a_block_stands_on_it(tmp_path: Path) -> None:
     assert set(names_of(found)) == {file.name for file in files}
 
 
+def test_a_checkpoint_at_the_end_of_a_block_has_its_key_and_carries_nothing(tmp_path: Path) -> None:
+    files = chain_of(LONG, 500, 900)
+    files.append(checkpoint(LONG[:500], files[0]))
+    assert files[2].key == files[0].key
+    written(tmp_path, *files)
+    found = scanned(tmp_path)
+    assert (set(names_of(found)), found.bad) == ({file.name for file in files}, 0)
+
+
 def test_a_model_of_which_nothing_is_there_is_empty(tmp_path: Path) -> None:
     assert (scanned(tmp_path / "none").files, scanned(tmp_path / "none").bad) == ((), 0)
 
