@@ -252,11 +252,16 @@ def check_disk_cache(facts: DiskCacheFacts) -> Iterable[Finding]:
         yield Finding(name, Severity.WARNING, f"others may look into {folder}", fix)
     else:
         yield Finding(name, Severity.OK, f"{folder}, which only you can read")
-    if facts.status is not None and facts.status.is_on:
+    if folder and facts.status is not None:
         yield from _disk_cache_at_work(name, facts.status)
 
 
 def _disk_cache_at_work(name: str, disk: DiskStatus) -> Iterable[Finding]:
+    if not disk.is_on:
+        if disk.last_failure:
+            words = f"the daemon keeps nothing there: {disk.last_failure}"
+            yield Finding(name, Severity.WARNING, words, "Mend that, then `mlxd restart`.")
+        return
     if disk.bad_files:
         words = f"files that could not be used, and went: {disk.bad_files}"
         fix = "If that happens again, check the disk itself, as with Disk Utility's First Aid."

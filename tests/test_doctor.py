@@ -186,7 +186,12 @@ DISK_CACHES = [
         NOTE,
         "nothing is written: 1.0 GB are free, and 2.0 GB are to stay so",
     ),
-    (replace(MINE, status=DiskStatus(bad_files=2)), OK, "only you can read"),
+    (replace(MINE, status=DiskStatus()), OK, "only you can read"),
+    (
+        replace(MINE, status=DiskStatus(last_failure="it is read-only")),
+        WARNING,
+        "the daemon keeps nothing there: it is read-only",
+    ),
 ]
 
 

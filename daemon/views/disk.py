@@ -89,13 +89,14 @@ def _why_off(disk: DiskStatus) -> str:
 
 
 def _held(disk: DiskStatus) -> str:
-    if disk.is_scanning:
+    if disk.is_scanning and not disk.files:
         return "what is there is being looked through"
     return listed(
         (
             f"{size(disk.bytes)} of {size(disk.max_bytes)} ({share(disk.bytes, disk.max_bytes)}) "
             f"in {counted(disk.files, 'file')}",
             f"{size(disk.unusable_bytes)} of models not loaded yet" if disk.unusable_bytes else "",
+            "still being looked through" if disk.is_scanning else "",
             f"{size(disk.free_bytes)} free, and {size(disk.floor_bytes)} stay so",
         )
     )

@@ -83,6 +83,8 @@ def test_until_the_folder_was_looked_through_no_numbers_are_made_up() -> None:
     text = shown(status_view(status(disk=replace(DISK, is_scanning=True, files=0))))
     assert "being looked through" in text
     assert "0 files" not in text
+    some = " ".join(shown(status_view(status(disk=replace(DISK, is_scanning=True)))).split())
+    assert "in 5,120 files, 3.0 GB of models not loaded yet, still being looked through" in some
 
 
 @pytest.mark.parametrize("width", WIDTHS)
