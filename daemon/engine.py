@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,6 @@ from typing import TypeVar
 from daemon.budget import Budget
 from daemon.commands import (
     Ask,
-    AskDisk,
     Available,
     Cancel,
     Close,
@@ -34,8 +33,9 @@ from daemon.commands import (
     Want,
 )
 from daemon.deliveries import Generation, Outbox
-from daemon.disk_cache.jobs import Check, Chore, JobQueue, Result, Stop
+from daemon.disk_cache.jobs import JobQueue, Result, Stop
 from daemon.disk_cache.labor import work
+from daemon.disk_desk import DiskDesk
 from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
 from daemon.errors import GenerationFailed
@@ -107,6 +107,7 @@ class Engine:
             None if self._disk is None else DiskTier(self._disk, self._writer, self._reader, clock),
             self._end_disk,
         )
+        self._desk = self._make_desk()
         self._thread = threading.Thread(target=self._run, name="mlxd-engine", daemon=True)
 
     def start(self) -> None:
@@ -124,11 +125,16 @@ class Engine:
             for name, jobs in (("mlxd-writer", self._writer), ("mlxd-reader", self._reader))
         )
 
+    def _make_desk(self) -> DiskDesk | None:
+        if self._disk is None:
+            return None
+        send = self._worker.commands.put
+        return DiskDesk(self._disk, self._writer, self._reader, send, self._replies)
+
     def write_behind(self, write: Callable[[int], int]) -> None:
-        """Have something small written to the disk of the disk cache, by its writer, in its turn;
-        from any thread. `write` is told how many bytes it may write, and returns those it did."""
-        assert self._disk is not None, "nothing is written where there is no disk cache"
-        self._writer.put(Chore(write, self._disk.limits))
+        """Have something small written to the disk of the disk cache; see `DiskDesk`."""
+        assert self._desk is not None, "nothing is written where there is no disk cache"
+        self._desk.write_behind(write)
 
     def _hear_disk(self, result: Result) -> None:
         """On a disk thread."""
@@ -291,56 +297,24 @@ class Engine:
 
     async def disk_contents(self) -> DiskContents:
         """What is on disk, of all models, loaded or not."""
-        return await self._ask_disk(lambda disk, names: disk.contents(names), DiskContents())
-
-    async def clear_disk(self) -> None:
-        """Delete all of it; it is gone then. What is in memory stays."""
-        await self._writing_done()  # before it has looked through the folder nobody knows what goes
-        await self._ask_disk(lambda disk, names: disk.forget(), None, is_clearing=True)
-        await self._writing_done()
-
-    async def _writing_done(self) -> None:
-        """Wait until all that was asked of the writer so far is done."""
-        if self._disk is None:
-            return
-        if self._is_closing:
-            raise unavailable(ModelStatus("closed"))
-        with self._replies.awaited() as reply:
-
-            def tell(allowed: int) -> int:
-                reply.send(None)
-                return 0
-
-            self.write_behind(tell)
-            await reply.future
+        desk = self._open_desk()
+        return DiskContents() if desk is None else await desk.contents()
 
     async def check_disk(self) -> DiskCheck:
         """Read and verify all of it, and delete what is wrong; takes as long as that takes."""
-        if self._disk is None:
-            return DiskCheck()
-        if self._is_closing:
-            raise unavailable(ModelStatus("closed"))
-        with self._replies.awaited() as reply:
-            self._reader.put(Check(reply))
-            check: DiskCheck = await reply.future
-        return check
+        desk = self._open_desk()
+        return DiskCheck() if desk is None else await desk.check()
 
-    async def _ask_disk(
-        self,
-        question: Callable[[DiskTier, Mapping[str, str]], Answer],
-        without: Answer,
-        *,
-        is_clearing: bool = False,
-    ) -> Answer:
-        """Put a question to the disk tier; `without` is what is said where there is none."""
-        if self._disk is None:
-            return without
+    async def clear_disk(self) -> None:
+        """Delete all of it; it is gone then. What is in memory stays."""
+        desk = self._open_desk()
+        if desk is not None:
+            await desk.clear()
+
+    def _open_desk(self) -> DiskDesk | None:
         if self._is_closing:
             raise unavailable(ModelStatus("closed"))
-        with self._replies.awaited() as reply:
-            self._worker.commands.put(AskDisk(question, reply, is_clearing))
-            answer: Answer = await reply.future
-        return answer
+        return self._desk
 
     async def close(self, grace_seconds: float) -> bool:
         """Refuse what comes, let what runs end within the grace, fail the rest, end the thread.
