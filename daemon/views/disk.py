@@ -24,7 +24,7 @@ LAYOUT = Layout(
     )
 )
 IDENTITY_LENGTH = 12
-STAGES = {"saved": "on disk", "unloaded": "out of memory"}
+STAGES = {"saved": "on disk", "unloaded": "unloaded"}
 """What a stage of idleness comes to, by its name."""
 
 

@@ -90,7 +90,7 @@ def test_to_clear_or_check_what_is_on_disk_takes_the_token(tmp_path) -> None:
 def test_status_says_that_an_idle_model_is_on_disk(tmp_path) -> None:
     with written(tmp_path / "read") as daemon:
         text = " ".join(Shell(daemon).text("status").split())
-        assert ", on disk, out of memory in " in text
+        assert ", on disk, unloaded in " in text
         assert "written today of 50.0 GB at most" in text
 
 

@@ -127,11 +127,11 @@ def test_a_check_says_how_much_was_read_and_what_was_wrong_with_which() -> None:
 
 STAGES = [
     (34.0, (("saved", 60.0, 26.0), ("unloaded", 1_800.0, 1_766.0)),
-     "for 34.0 s, on disk in 26.0 s, out of memory in 29m 26s"),
+     "for 34.0 s, on disk in 26.0 s, unloaded in 29m 26s"),
     (100.0, (("saved", 60.0, 0.0), ("unloaded", None, None)),
-     "for 1m 40s, on disk, never out of memory"),
+     "for 1m 40s, on disk, never unloaded"),
     (1_900.0, (("saved", 60.0, 0.0), ("unloaded", 1_800.0, 0.0)),
-     "for 31m 40s, on disk, out of memory"),
+     "for 31m 40s, on disk, unloaded"),
 ]  # fmt: skip
 
 
