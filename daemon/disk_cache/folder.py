@@ -39,6 +39,13 @@ class FolderUnusable(OSError):
     """Nothing can be kept in the folder; the text says why."""
 
 
+def in_words(error: Exception) -> str:
+    """What went wrong, and with which file or folder."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A file of ours in a model's folder. `used_at`: see `touch`."""
@@ -176,19 +183,18 @@ def written(model: int, name: str) -> Iterator[int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, FILE_MODE, dir_fd=model)
     try:
-        try:
-            with suppress(OSError):  # some file systems have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield descriptor
-            # What the drive itself still holds back as the power fails, the checksum tells.
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+        # What the drive itself still holds back as the power fails, the checksum tells.
+        os.fsync(descriptor)
         os.rename(temporary, name, src_dir_fd=model, dst_dir_fd=model)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=model)
         raise
+    finally:
+        os.close(descriptor)  # and with it the lock
     os.fsync(model)
 
 

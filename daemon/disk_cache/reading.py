@@ -16,7 +16,7 @@ import numpy as np
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import storing
 from daemon.disk_cache.files import Content, StoredFile
-from daemon.disk_cache.folder import opened, opened_model
+from daemon.disk_cache.folder import in_words, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
     Check,
@@ -29,7 +29,6 @@ from daemon.disk_cache.jobs import (
 )
 from daemon.disk_cache.scan import Survey, survey
 from daemon.disk_cache.verify import Verdict, verified
-from daemon.disk_cache.writing import in_words
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache.files import FileKind, KeyChain, StoredFile
-from daemon.disk_cache.folder import Listed
+from daemon.disk_cache.folder import Listed, in_words
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.storing import read_head
 
@@ -60,7 +60,7 @@ def _look(
     except FileNotFoundError:
         return
     except (BadFile, OSError) as error:
-        outcome.bad[listed.name] = str(error)
+        outcome.bad[listed.name] = in_words(error)
     else:
         found[listed.name] = (head.file, listed.used_at)
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import storing
 from daemon.disk_cache.files import FileKind, StoredFile
-from daemon.disk_cache.folder import opened, opened_model
+from daemon.disk_cache.folder import in_words, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.scan import Survey, survey
-from daemon.disk_cache.writing import in_words
 from daemon.status import DiskCheck
 
 

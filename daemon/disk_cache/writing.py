@@ -13,7 +13,7 @@ from pathlib import Path
 
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import ledger, storing
-from daemon.disk_cache.folder import Listed, opened, opened_model
+from daemon.disk_cache.folder import Listed, in_words, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
     Chore,
@@ -32,13 +32,6 @@ from daemon.disk_cache.limits import DiskLimits
 log = logging.getLogger(__name__)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-def in_words(error: Exception) -> str:
-    """What went wrong, and with which file or folder."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
 
 
 class Writer:
