@@ -110,7 +110,9 @@ def _written(disk: DiskStatus) -> str:
             + (f" of {size(limit)} at most" if limit else ""),
             f"{size(disk.pending_bytes)} on their way" if disk.pending_bytes else "",
             f"{counted(disk.evicted_files, 'file')} made room" if disk.evicted_files else "",
-            f"{count(disk.skipped_writes)} not written for a limit" if disk.skipped_writes else "",
+            f"{counted(disk.skipped_writes, 'file')} left out for a limit"
+            if disk.skipped_writes
+            else "",
         )
     )
 

@@ -45,7 +45,7 @@ def test_status_tells_what_is_on_disk_beside_each_limit() -> None:
     assert "3.0 GB of models not loaded yet" in text
     assert "100 GB free, and 20.0 GB stay so" in text
     assert "2.0 GB written today of 50.0 GB at most" in text
-    for silent in ("on their way", "made room", "not written", "warning  ", "from there"):
+    for silent in ("on their way", "made room", "left out", "warning  ", "from there"):
         assert silent not in text.split("disk", 1)[1]
 
 
@@ -61,7 +61,7 @@ def test_what_is_on_its_way_what_went_and_what_came_back_are_told_where_there_is
         read_bytes_per_second=2.5e9,
     )
     said = joined(status_view(status(disk=busy)))
-    assert "120MBontheirway,7filesmaderoom,3notwrittenforalimit" in said
+    assert "120MBontheirway,7filesmaderoom,3filesleftoutforalimit" in said
     assert "2requestsgot22,000tokensfromthere,3.0GBat2.5GB/s" in said
 
 
