@@ -44,7 +44,6 @@ def work(folder: Path, jobs: JobQueue, post: Callable[[Result], None]) -> None:
     while True:
         job = jobs.poll() if labor.is_underway else jobs.get()
         if isinstance(job, Stop):
-            labor.stop()
             return
         result = labor.step() if job is None else labor.do(job)
         del job  # its arrays are let go of before the engine's thread hears that it is done
@@ -101,9 +100,6 @@ class _Labor:
         if result is not None:
             self._underway.popleft()
         return result
-
-    def stop(self) -> None:
-        self._underway.clear()
 
 
 def _failure(job: WriterJob | ReaderJob, error: Exception) -> Result | None:

@@ -181,6 +181,17 @@ def test_a_check_deletes_what_is_wrong_and_what_stands_on_it(tmp_path: Path) -> 
     assert checked(tmp_path)[0].is_sound
 
 
+def test_a_bad_checkpoint_takes_nothing_with_it(tmp_path: Path) -> None:
+    below, above = chain_of(LONG, 500, 1000)
+    mark = checkpoint(LONG[:500], below)
+    paths = written(tmp_path, below, above, mark)
+    paths[2].write_bytes(paths[2].read_bytes()[:-1] + b"\xff")
+    results = checked(tmp_path)[1]
+    assert [result.lost for result in results if isinstance(result, Checked)] == [
+        ((MODEL, mark.name),)
+    ]
+
+
 def test_a_check_finds_what_a_scan_would_find(tmp_path: Path) -> None:
     below, above = chain_of(LONG, 500, 1000)
     paths = written(tmp_path, below, above)

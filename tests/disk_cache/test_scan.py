@@ -200,7 +200,7 @@ def trees(draw: st.DrawFn) -> list[StoredFile]:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(trees(), st.data())
 def test_of_any_tree_with_gaps_just_what_is_connected_is_good(
