@@ -6,8 +6,10 @@ from pathlib import Path
 
 from daemon.disk_cache.jobs import Chore, Sweep, Swept
 from daemon.disk_cache.limits import DiskLimits
+from daemon.disk_tier import DiskOptions
 from mlx_backend.journal import Journals
 from tests.disk_cache.shelf import MODEL, do, done
+from tests.engine.harness import run, running, until, words
 
 
 def allowed(folder: Path, limits: DiskLimits, writes: int = 0) -> int:
@@ -44,3 +46,18 @@ def test_a_journal_is_written_where_the_models_files_are(tmp_path: Path) -> None
     assert found.parent.name == MODEL
     assert done(tmp_path, Swept, Sweep()).written_today == found.stat().st_size
     assert found.exists(), "its model's files may be on their way"
+
+
+def test_whoever_clears_the_disk_clears_the_journals_too(tmp_path: Path) -> None:
+
+    async def scenario() -> None:
+        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+            await bench.run(words(100, 1))
+        for folder in tmp_path.iterdir():
+            if folder.is_dir():
+                (folder / "answers.journal").write_bytes(b"what was said")
+        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+            await bench.engine.clear_disk()
+            await until(lambda: not [*tmp_path.glob("*/*")])
+
+    run(scenario())
