@@ -28,12 +28,11 @@ from zlib import crc32
 log = logging.getLogger(__name__)
 
 FILE_NAME = "answers.journal"
-_TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 KEPT_BYTES = 32 << 20
 
+_TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 _REST_BYTES = 1 << 20
-
-_VERSION = 1
+_VERSION = 1  # of what a line says; others are passed over
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC
 
 Value: TypeAlias = Mapping[str, Any]
@@ -105,7 +104,7 @@ class Journals:
 class Journal:
     """The notes of one model, in `folder`; about the newest `kept_bytes` of them are kept.
 
-    `add` from any thread; `write` is called by way of `write_behind` only.
+    `add` from any thread; `write` by one at a time, usually by way of `write_behind`.
     """
 
     def __init__(
