@@ -28,7 +28,7 @@ def next_to_read(turns: Sequence[Turn], may_open: bool) -> Turn | None:
     """The turn whose chunk is read next. `may_open`: a further row may be opened."""
     ranks: dict[Turn, Rank] = {}
     followers: list[tuple[Turn, Turn]] = []
-    has_parked = any(turn.phase is Phase.PARKED and not turn.awaits_disk for turn in turns)
+    has_parked = any(turn.phase is Phase.PARKED for turn in turns)
     opening = Phase.PARKED if has_parked else Phase.WAITING
     for turn in turns:
         if turn.is_queued and turn.leader is not None:

@@ -22,6 +22,7 @@ from daemon.disk_cache.jobs import (
     Touch,
     Write,
 )
+from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_cache.reading import Reader
 from daemon.disk_cache.writing import Writer
 from daemon.disk_tier import DiskOptions, DiskTier
@@ -52,7 +53,8 @@ class TickingClock(Clock):
 
 
 class SlowDisk:
-    """`folder` may have been filled by an earlier one. Jobs wait in `reader` and `writer`.
+    """`folder` may have been filled by an earlier one. Jobs wait in `reader` and `writer`;
+    `names_read` are those of the files that were read.
 
     `tick`: what passes whenever the engine looks at the clock; `file_seconds`: what the reader
     says that each file took, if not the truth.
@@ -67,6 +69,8 @@ class SlowDisk:
         budget_bytes: int | None = None,
         cache_bytes: int = 1 << 30,
         max_entries: int | None = None,
+        cache_class: type[PrefixCache] = PrefixCache,
+        limits: DiskLimits = DiskLimits(),  # noqa: B008  (frozen)
         chunk_tokens: int = 256,
         tick: float = 0.0,
         file_seconds: float | None = None,
@@ -76,9 +80,9 @@ class SlowDisk:
         self.script = script or Script(yields=False)
         self.model = ScriptedModel(self.script, kind)
         self.backend = self.model.backend
-        self.cache = PrefixCache(kind=kind, max_entries=max_entries, max_bytes=cache_bytes)
+        self.cache = cache_class(kind=kind, max_entries=max_entries, max_bytes=cache_bytes)
         self.writer, self.reader = JobQueue(), JobQueue()
-        self.tier = DiskTier(DiskOptions(folder), self.writer, self.reader, self.clock)
+        self.tier = DiskTier(DiskOptions(folder, limits), self.writer, self.reader, self.clock)
         self.tier.start()
         self.archive = Archive(self.tier, self.model.info.identity, kind)
         self.records = Records()
@@ -96,6 +100,7 @@ class SlowDisk:
             archive=self.archive,
         )
         self._sessions = Sessions()
+        self.names_read: list[str] = []
         self._reading, self._writing = Reader(folder), Writer(folder)
         self._loop = asyncio.new_event_loop()
         self._loop.close()
@@ -137,6 +142,7 @@ class SlowDisk:
                 assert result is not None
             else:
                 assert isinstance(job, Read)
+                self.names_read.append(job.file.name)
                 result = self._reading.read(job)
                 if isinstance(result, ReadDone) and self._file_seconds is not None:
                     result = replace(result, seconds=self._file_seconds)

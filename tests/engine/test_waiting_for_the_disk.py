@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from daemon.disk_cache.limits import DiskLimits
 from daemon.errors import ModelUnavailable
 from daemon.fetches import PATIENCE_SECONDS
+from daemon.prefix_cache.cache import Match, PrefixCache
 from daemon.turns import Phase
-from mlx_backend.messages import CacheKind
+from mlx_backend.messages import CacheKind, token_ids
 from tests.engine.harness import every_caching_kind, words
 from tests.engine.slow_disk import SlowDisk, filled, restarted
 
@@ -129,6 +132,7 @@ def test_neither_thread_has_to_be_the_first_to_know_it(first: str, tmp_path: Pat
         act()
         disk.work()
     disk.finish()
+    assert turn.phase is Phase.DONE
     assert turn.usage.read <= 16
 
 
@@ -153,14 +157,10 @@ def test_what_is_still_being_written_is_waited_for(kind: CacheKind, tmp_path: Pa
 def test_of_two_that_want_the_same_files_one_reads_them(kind: CacheKind, tmp_path: Path) -> None:
     other = LONG[:5_500] + words(600, 3)
     filled(tmp_path, kind, LONG, other)
-    files = len(list(tmp_path.glob("*/*.safetensors")))
     disk = restarted(tmp_path, kind)
     turns = [disk.submit(prompt) for prompt in (other, LONG)]
-    jobs = 0
-    while disk.inference.turns:
-        disk.work()
-        jobs += disk.read(1)
-    assert jobs <= files, "a file was read twice"
+    disk.finish()
+    assert len(disk.names_read) == len(set(disk.names_read)), "a file was read twice"
     for turn in turns:
         assert turn.usage.read <= 16
         disk.expect_right(turn)
@@ -181,16 +181,33 @@ def test_when_who_reads_for_others_leaves_they_read_on(kind: CacheKind, tmp_path
     disk.cache.check()
 
 
+class BrokenTree(PrefixCache):
+    """Cannot be asked to add or to give back anything once it `is_broken`."""
+
+    is_broken = False
+
+    def insert(self, *args: Any, **more: Any) -> bool:
+        assert not self.is_broken
+        return super().insert(*args, **more)
+
+    def release(self, match: Match) -> None:
+        assert not self.is_broken
+        super().release(match)
+
+
+@pytest.mark.parametrize("is_tree_sound", [True, False])
 @every_caching_kind
 def test_a_model_that_breaks_leaves_nothing_behind_of_those_who_wait(
-    kind: CacheKind, tmp_path: Path
+    kind: CacheKind, is_tree_sound: bool, tmp_path: Path
 ) -> None:
     filled(tmp_path, kind, LONG)
-    disk = restarted(tmp_path, kind)
+    disk = restarted(tmp_path, kind, cache_class=BrokenTree)
     turns = [disk.submit(LONG) for _ in range(2)]
     disk.work()
     disk.read(1)
-    disk.inference.abandon(ModelUnavailable("it broke"), True)
+    assert isinstance(disk.cache, BrokenTree)
+    disk.cache.is_broken = not is_tree_sound
+    disk.inference.abandon(ModelUnavailable("it broke"), is_tree_sound)
     assert [turn.phase for turn in turns] == [Phase.FAILED] * 2
     assert not disk.inference.rows.reserved_bytes
     disk.read()
@@ -215,3 +232,33 @@ def test_what_the_model_reads_sooner_than_the_disk_is_left_there(
     assert turn.reason is not None
     is_left = "More is on disk, up to token 5,999, which would" in turn.reason.sentence
     assert is_left is not is_restored
+
+
+@every_caching_kind
+def test_who_has_most_on_disk_has_least_to_read(kind: CacheKind, tmp_path: Path) -> None:
+    filled(tmp_path, kind, LONG)
+    disk = restarted(tmp_path, kind)
+    long, on_disk = disk.submit(words(3_000, 2)), disk.submit(LONG)
+    disk.once()
+    assert on_disk.awaits_disk, "its files are asked for only once the other one was read"
+    assert long.phase is Phase.READING
+    disk.read()
+    disk.once()
+    disk.once()
+    assert on_disk.phase is Phase.DECODING
+    assert long.phase is Phase.READING
+
+
+def test_what_is_used_from_memory_is_used_on_disk_too(tmp_path: Path) -> None:
+    one, other, third = (words(900, seed) for seed in range(3))
+    limits = DiskLimits(max_bytes=50_000)  # for two of them
+    disk = SlowDisk(tmp_path, limits=limits)
+    disk.look_through()
+    for prompt in (one, other):
+        disk.tell(prompt)
+        disk.save()
+    disk.tell([*one, *words(20, 4)])
+    disk.tell(third)
+    assert disk.archive.save(next(disk.cache.states()))
+    assert disk.archive.find(token_ids(one), 900).length == 900
+    assert disk.archive.find(token_ids(other), 900).length == 0

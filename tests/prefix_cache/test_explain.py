@@ -16,6 +16,7 @@ from mlx_backend.messages import CacheKind, MessageStart, Prompt, TokenIds, toke
 from tests.prefix_cache.traffic import KINDS, Traffic, bytes_of, text
 
 SESSION = "main"
+NOTHING_FROM_DISK = FromDisk()
 
 
 def match_of(traffic: Traffic, tokens: TokenIds, session: str = SESSION) -> Match:
@@ -30,7 +31,7 @@ def reason(
     session: str = SESSION,
     messages: tuple[MessageStart, ...] = (),
     restore_failed: bool = False,
-    from_disk: FromDisk = FromDisk(),
+    from_disk: FromDisk = NOTHING_FROM_DISK,
 ) -> ReadReason:
     prompt = Prompt(token_ids(tokens), messages=messages)
     match = match_of(traffic, prompt.tokens, session)
