@@ -139,6 +139,8 @@ class DiskTier:
         below = index.block(file.parent)
         if below is not None:
             index.touch((below,))
+        elif file.parent:
+            return False  # it went, or was not taken either
         return self._room.keep(nbytes, below)
 
     def _write(self, file: StoredFile, content: Content, nbytes: int) -> bool:

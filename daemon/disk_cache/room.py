@@ -68,7 +68,6 @@ class Room:
         self.free_bytes = free_bytes
         self.is_closed = total_bytes == 0
         self.bounds = self._limits.on(free_bytes, total_bytes, self._holdings.nbytes)
-        self.keep()
 
     def allows(self, nbytes: int, *, is_dear: bool, at_rest: bool) -> bool:
         """Whether a file of so many bytes may be written now, for all that can be deleted."""

@@ -7,9 +7,28 @@ import weakref
 
 import pytest
 
-from daemon.disk_cache.jobs import Checked, Delete, Read, ReadDone, ReadFailed, Scan, Touch, Write
+from daemon.disk_cache.files import Content, FileKind, StoredFile, key_of
+from daemon.disk_cache.jobs import (
+    Checked,
+    Delete,
+    Read,
+    ReadDone,
+    ReadFailed,
+    Scan,
+    Touch,
+    Write,
+    Written,
+)
 from mlx_backend.messages import CacheKind, token_ids
-from tests.disk_cache.fake_disk import DAY_SECONDS, DISK_BYTES, Disk, Run, content, ready
+from tests.disk_cache.fake_disk import (
+    DAY_SECONDS,
+    DISK_BYTES,
+    Disk,
+    OnDisk,
+    Run,
+    content,
+    ready,
+)
 from tests.disk_cache.files_on_disk import lacking
 
 ONE = 10 * 1000 + 40 + 500
@@ -54,6 +73,40 @@ def test_nothing_is_written_of_a_model_before_its_files_are_known():
     assert run.tier.is_ready("a")
     assert not run.tier.is_ready("b")
     assert run.save("a", range(10)) == [True]
+
+
+def test_a_model_is_ready_once_the_folder_was_looked_through_and_its_files_read_in():
+    disk = Disk()
+    first = ready(disk, "a")
+    first.save("a", range(20), 10)
+    first.work()
+    run = ready(disk)
+    run.tier.index("a")
+    assert run.save("a", range(20), 20) == [False], "it may be there already"
+    run.work()
+    run.check_index("a")
+    hasty = Run(disk)
+    hasty.tier.index("a")
+    scanned = disk.do(Scan("a"))
+    assert scanned is not None
+    hasty.tier.hear(scanned)
+    assert not hasty.tier.is_ready("a")
+
+
+def test_a_file_that_says_what_others_say_already_is_deleted():
+    disk = Disk()
+    first = ready(disk, "a")
+    first.save("a", range(20), 10)
+    first.work()
+    [one, two] = disk.files.values()
+    key = key_of("a", [token_ids(range(15))])
+    tokens = token_ids(range(10, 15))
+    twice = StoredFile("a", FileKind.BLOCK, key, one.file.key, 10, 15, tokens)
+    disk.files["a", twice.name] = OnDisk(twice, Content(()), 100, disk.now)
+    run = ready(disk, "a")
+    run.check_index("a")
+    assert found_tokens(run, range(20)) == 20
+    assert set(disk.files.values()) == {one, two}
 
 
 def test_a_models_files_are_read_in_once():
@@ -122,11 +175,23 @@ def test_a_conversation_that_is_larger_than_the_cache_keeps_its_beginning():
     run = ready(Disk(), "a", max_bytes=3 * ONE + 10_000)
     run.save("a", range(500, 510))
     run.work()
-    assert run.save("a", range(60), 10) == [True] * 3 + [False] * 3
-    run.work()
-    assert found_tokens(run, range(60)) == 30
+    for _ in range(3):
+        run.save("a", range(60), 10)
+        run.work()
+        assert found_tokens(run, range(60)) == 30
     assert not found_tokens(run, range(500, 510))
-    assert run.tier.status().skipped_writes == 3
+    run.check_index("a")
+
+
+def test_what_a_conversation_goes_on_from_does_not_go_for_it():
+    run = ready(Disk(), "a", max_bytes=3 * ONE + 5000)
+    for start in (0, 100, 200):
+        run.save("a", range(start, start + 10))
+        run.work()
+    assert run.save("a", range(20), 10) == [True]
+    run.work()
+    assert found_tokens(run, range(20)) == 20
+    assert not found_tokens(run, range(100, 110))
 
 
 def test_for_a_file_that_cannot_fit_nothing_goes():
@@ -205,6 +270,14 @@ def test_the_floor_of_the_disk_is_kept_when_others_fill_it():
     assert disk.free_bytes >= 10 * ONE
     assert len(disk.files) == 3
     run.check_index("a")
+
+
+def test_what_is_pending_counts_against_the_floor():
+    disk = Disk(others_bytes=DISK_BYTES - 13 * ONE)
+    run = ready(disk, "a", floor_bytes=10 * ONE - 8000)
+    assert run.save("a", range(50), 10) == [True] * 3 + [False] * 2
+    run.work()
+    assert len(disk.files) == 3
 
 
 def test_where_the_floor_leaves_nothing_nothing_is_kept_until_there_is_room_again():
@@ -363,6 +436,37 @@ def test_after_several_failures_nothing_is_written_for_a_while():
     assert found_tokens(run, range(10)) == 10
 
 
+def test_now_and_then_a_write_may_fail():
+    disk = Disk(failure=lambda file: "broken" if file.tokens[0] % 300 == 0 else "")
+    run = ready(disk, "a")
+    for start in range(0, 3000, 100):
+        assert run.save("a", range(start, start + 10)) == [True]
+        run.work()
+    assert run.tier.status().failed_writes == 10
+
+
+def test_a_write_that_failed_is_not_that_of_the_file_that_came_after_it():
+    fails = [True, False, False]
+    disk = Disk(failure=lambda file: "broken" if fails.pop(0) else "")
+    run = ready(disk, "a")
+    run.save("a", range(10))
+    name = lacking(ready(Disk(), "a").tier.index("a"), range(10))[0].name
+    run.tier.drop("a", name)
+    run.save("a", range(20), 10)
+    run.work()
+    assert found_tokens(run, range(20)) == 20
+    run.check_index("a")
+
+
+def test_a_file_that_was_there_already_has_a_size():
+    run = ready(Disk(), "a")
+    [file] = lacking(run.tier.index("a"), range(10))
+    run.tier.save(file, content(file), is_dear=True)
+    run.tier.hear(Written(file, 0, 0.1, run.disk.free_bytes, 0))
+    assert run.tier.status().bytes >= ONE
+    assert run.tier.status().written_files == 0
+
+
 def test_a_disk_that_was_fuller_than_known_costs_the_write_and_no_more():
     disk = Disk()
     run = ready(disk, "a", floor_bytes=10 * ONE)
@@ -378,6 +482,8 @@ def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_why():
     run = ready(Disk(problem="it belongs to another account"), "a")
     assert run.tier.is_ready("a")
     assert run.save("a", range(10)) == [False]
+    run.work()
+    assert run.save("a", range(10)) == [False], "it was never looked through"
     status = run.tier.status()
     assert not status.is_on
     assert not status.is_scanning
@@ -438,6 +544,7 @@ def test_memory_that_was_read_into_is_used_again_while_there_is_more_to_read():
     run.work()
     reads = [job for job in run.disk.done if isinstance(job, Read)]
     assert [len(job.buffer) > 0 for job in reads] == [False, False, False, True]
+    run.tier.give_back(bytearray(10))
     heard_of(run, range(10))
     assert not run.disk.done[-1].buffer, "memory was kept without a read to use it"
 

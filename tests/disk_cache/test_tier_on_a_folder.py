@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from daemon.disk_cache.files import Content, StoredFile
+from daemon.disk_cache.folder import JOURNAL
 from daemon.disk_cache.jobs import JobQueue, ReadDone, ReadFailed
 from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_cache.room import bytes_at_most
@@ -145,6 +146,25 @@ def test_a_damaged_file_is_gone_with_all_that_stands_on_it(tmp_path: Path):
     assert run.save(*blocks[1:]) == [True, True]
     assert len(run.read(tokens[:80])) == 0  # no checkpoint yet
     assert run.found(tokens) == 120
+
+
+def test_a_file_that_is_no_block_at_all_is_counted_when_it_is_found(tmp_path: Path):
+    blocks = chain_of(tokens_of(1, 80), 40, 80)
+    Run(tmp_path).save(*blocks)
+    path_of(tmp_path, blocks[1]).write_bytes(path_of(tmp_path, blocks[0]).read_bytes())
+    run = Run(tmp_path)
+    assert run.found(tokens_of(1, 80)) == 40
+    assert run.tier.status().bad_files == 1
+    assert list(sizes(tmp_path)) == [blocks[0].name]
+
+
+def test_forgetting_leaves_nothing_not_even_the_journal_of_answers(tmp_path: Path):
+    run = Run(tmp_path)
+    run.save(*chain_of(tokens_of(1, 80), 40, 80))
+    (tmp_path / MODEL / JOURNAL).write_bytes(b"what was answered")
+    run.tier.forget()
+    run.work()
+    assert not (tmp_path / MODEL).exists()
 
 
 def test_the_days_writing_is_known_to_the_next_run(tmp_path: Path):
