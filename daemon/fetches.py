@@ -146,6 +146,16 @@ class Fetches:
             self._end(self._fetches[turn])
         self._spares.forget(turn)
 
+    def give_way(self) -> bool:
+        """End what was begun last, because a row needs its memory; False if nothing is begun."""
+        if not self._fetches:
+            return False
+        turn = next(reversed(self._fetches))
+        self.drop(turn)
+        turn.fetches -= 1
+        turn.refused_at = self._rows.reserved_bytes
+        return True
+
     def abandon(self, *, is_tree_sound: bool) -> None:
         """Nobody waits any longer, because the model broke: no array is touched."""
         for turn, fetch in self._fetches.items():

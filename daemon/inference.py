@@ -265,9 +265,12 @@ class Inference:
         self._decoding[id(row)] = turn
 
     def _make_room(self) -> None:
-        """Let every row grow that has to; where memory lacks, the youngest of all is parked."""
+        """Let every row grow that has to; where memory lacks, what is being read in gives way, and
+        then the youngest of all is parked."""
         for turn in self.rows.full(self._decoding.values()):
             while turn.row is not None and not self.rows.grow(turn):
+                if self._fetches.give_way():
+                    continue
                 opened = self.rows.open_turns
                 if len(opened) == 1:
                     self._give_up(turn)

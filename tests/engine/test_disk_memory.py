@@ -10,6 +10,7 @@ from daemon.turns import Phase, Turn
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import every_caching_kind, words
 from tests.engine.slow_disk import SlowDisk, filled, restarted
+from tests.fakes import Script
 
 TOKEN_BYTES = 16
 ONE, OTHER = words(6_000, 1), words(6_000, 2)
@@ -77,6 +78,27 @@ def test_who_finds_no_room_beside_what_is_read_in_waits_for_it(
     finish_within(disk, budget)
     done(disk, first, second)
     assert first.usage.read <= 16
+
+
+@every_caching_kind
+def test_a_row_that_grows_is_given_what_was_set_aside_for_the_disk(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, ONE)
+    text = words(10_000, 4)
+    script = Script(lambda state, index: text[index], yields=False)
+    budget = ONE_BYTES + ROW_BYTES + 20_000
+    disk = restarted(tmp_path, kind, budget_bytes=budget, script=script)
+    speaking = disk.submit(words(500, 2), 9_000)
+    while speaking.phase is not Phase.DECODING:
+        disk.once()
+    waiting = disk.submit(ONE)
+    while speaking.phase is Phase.DECODING:
+        disk.once()  # the disk does nothing meanwhile
+    assert speaking.generated == 9_000, "its answer was ended for want of memory"
+    finish_within(disk, budget)
+    done(disk, speaking, waiting)
+    assert waiting.usage.read <= 16
 
 
 def test_of_a_prompt_too_large_to_be_kept_as_much_is_read_in_as_fits(tmp_path: Path) -> None:
