@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from daemon.disk_tier import DiskOptions
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.residents import ResidencyLimits
 from daemon.status import StageStatus
+from mlx_backend.host_arrays import HostArray
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
     Bench,
@@ -46,6 +48,12 @@ def files(folder: Path) -> dict[str, int]:
 async def nudge(bench: Bench | Library) -> None:
     """Let the engine's thread look at the clock."""
     await bench.engine.ask(lambda seen: None)
+
+
+def exported() -> list[HostArray]:
+    """Every array that left the device for a file and was not let go of."""
+    gc.collect()
+    return [found for found in gc.get_objects() if isinstance(found, HostArray)]
 
 
 async def written(bench: Bench | Library) -> None:
@@ -185,6 +193,21 @@ def test_at_the_end_the_last_used_comes_first(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_at_the_end_the_model_that_was_used_last_comes_first(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock, prompt = Clock(), words(2_000, 1)
+        small = disk(tmp_path, write_bytes_per_day=50_000)
+        async with library(clock, small, max_loaded=2) as shelf:
+            for name in (FIRST, "second"):
+                clock.now += 1
+                await shelf.answer(name, prompt)
+        async with library(clock, disk(tmp_path), max_loaded=2) as shelf:
+            assert (await shelf.answer("second", prompt)).usage.reused == 1_999
+            assert (await shelf.answer(FIRST, prompt)).usage.reused < 1_999
+
+    run(scenario())
+
+
 def test_no_time_to_write_is_no_reason_not_to_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,6 +216,7 @@ def test_no_time_to_write_is_no_reason_not_to_end(
             await bench.run(words(9_000, 1))
             assert await bench.engine.close(grace_seconds=0)
             assert "no time to write" in caplog.text
+            assert not exported(), "arrays outlive the thread that they belong to"
         assert len(files(tmp_path)) < 9
         assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
 
@@ -351,12 +375,15 @@ def test_what_is_cleared_while_it_is_written_is_not_written_to_its_end(tmp_path:
     async def scenario() -> None:
         clock = Clock()
         async with running(clock=clock, disk=disk(tmp_path, pending_bytes=2)) as bench:
-            for seed in range(20):
-                await bench.run(words(2_000, seed), max_tokens=1)
+            for length in (20_000, 21_000):
+                await bench.run(words(length, length), max_tokens=1)
             clock.now += 31
             await bench.engine.ask(lambda seen: seen.cache.clear())
             await written(bench)
-            assert len(files(tmp_path)) < 20
+            clock.now += 31
+            await nudge(bench)
+            await written(bench)
+            assert len(files(tmp_path)) < 10
 
     run(scenario())
 
