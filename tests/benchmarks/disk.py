@@ -2,6 +2,7 @@
 
 * `restore`: 20,000 tokens from the page cache into a row, beside `mx.load` of one file of that
   size.
+* `index`: what it costs to know what is on disk, with as many files as there may be.
 * `loop`: bytes written in a tool loop of 40 turns, beside the bytes of its distinct blocks.
 * `kill`: a process is killed while it writes, again and again; what the next one finds is checked.
 
@@ -14,7 +15,7 @@ import argparse
 import sys
 from importlib import import_module
 
-PARTS = ("restore", "loop", "kill")
+PARTS = ("restore", "index", "loop", "kill")
 """Each a module beside this one, `disk_…`, with `add_arguments` and `main`: imported when asked
 for, since each sets up its process in its own way."""
 
