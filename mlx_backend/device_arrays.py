@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlx_backend.errors import RestoreFailed
-from mlx_backend.host_arrays import TOKEN_AXIS, HostArray
+from mlx_backend.host_arrays import HostArray
 
 DTYPES: dict[str, Any] = {
     "BOOL": mx.bool_,
@@ -60,10 +60,16 @@ def device_dtype(host: HostArray) -> Any:
     return dtype
 
 
-def on_device(host: HostArray, start: int = 0, stop: int | None = None) -> Any:
-    """A copy of `host`, or of its tokens [start, stop), in every bit. Lazy but for the bits."""
+def on_device(host: HostArray) -> Any:
+    """A copy of `host`, evaluated. Raises RestoreFailed as `device_dtype` does.
+
+    It is written through a view of the new array: unlike `mx.array` of numpy's, that lets other
+    threads run meanwhile, and joins the parts as it goes.
+    """
     dtype = device_dtype(host)
-    whole = host.joined()
-    if stop is not None and (start, stop) != (0, whole.shape[TOKEN_AXIS]):
-        whole = np.ascontiguousarray(whole[:, :, start:stop])
-    return mx.array(whole.view(f"u{dtype.size}")).view(dtype)
+    array = mx.zeros(host.shape, BITS[dtype.size])
+    mx.eval(array)
+    host.copy_to(np.asarray(array))
+    array = array.view(dtype)
+    mx.eval(array)
+    return array

@@ -42,10 +42,30 @@ class HostArray:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.parts[0].itemsize
 
+    def tokens(self, start: int, stop: int) -> HostArray:
+        """The tokens [start, stop) of it, which are some; views, no copies."""
+        parts, first = [], 0
+        for part in self.parts:
+            length = part.shape[TOKEN_AXIS]
+            left, right = max(start - first, 0), min(stop - first, length)
+            if left < right:
+                parts.append(part[:, :, left:right])
+            first += length
+        return HostArray(self.dtype, tuple(parts))
+
     def joined(self) -> NDArray[Any]:
         """All of it as one contiguous array; a copy unless it is that already."""
         whole = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts, TOKEN_AXIS)
         return np.ascontiguousarray(whole)
+
+    def copy_to(self, memory: NDArray[Any]) -> None:
+        """Write its bits into `memory`, an array of its shape and of integers of their width."""
+        places = [memory]
+        if len(self.parts) > 1:
+            ends = np.cumsum([part.shape[TOKEN_AXIS] for part in self.parts])
+            places = np.split(memory, ends[:-1], TOKEN_AXIS)
+        for place, part in zip(places, self.parts, strict=True):
+            np.copyto(place, part.view(memory.dtype))
 
 
 def end_to_end(pieces: Sequence[Sequence[HostArray]]) -> tuple[HostArray, ...]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import mlx.core as mx
-
 from mlx_backend.checkpoints import CheckpointForm, MlxCheckpoint
 from mlx_backend.device_arrays import device_dtype, on_device
 from mlx_backend.errors import RestoreFailed
@@ -31,9 +29,8 @@ def import_span(layout: CacheLayout, arrays: Sequence[HostArray], start: int, st
         blocks = []
         for first in range(start, stop, BLOCK_TOKENS):
             last = min(first + BLOCK_TOKENS, stop)
-            copies = tuple(on_device(array, first, last) for array in arrays)
+            copies = tuple(on_device(array.tokens(first, last)) for array in arrays)
             blocks.append(Block(last - first, copies))
-        mx.eval([block.arrays for block in blocks])
         return MlxSpan(tuple(blocks))
 
 
@@ -47,9 +44,7 @@ def import_checkpoint(
         if form.length != length:
             raise RestoreFailed(f"a checkpoint after {form.length} tokens, not {length}")
         _refuse_other_places(form, arrays)
-        stacks = [on_device(array) for array in arrays]
-        mx.eval(stacks)
-        checkpoint = MlxCheckpoint(form, stacks)
+        checkpoint = MlxCheckpoint(form, [on_device(array) for array in arrays])
         fitting_states(layout, checkpoint)
         return checkpoint
 
