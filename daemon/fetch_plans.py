@@ -7,6 +7,10 @@ from itertools import pairwise
 
 from daemon.disk_cache.files import StoredFile
 from daemon.disk_cache.index import Found
+from daemon.prefix_cache.checkpoints import EntryKind
+
+UNNOTICED_SECONDS = 0.05
+"""What takes the disk no longer is not weighed against the model: both rates are estimates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,12 @@ class Plan:
         return sum(piece.stop - piece.start for piece in self.pieces)
 
     @property
+    def kind(self) -> EntryKind:
+        """What is restored then: from a checkpoint, what that was; else a part of a prompt."""
+        label = self.pieces[-1].file.label if self.pieces else ""
+        return EntryKind(label) if label in set(EntryKind) else EntryKind.PARTIAL
+
+    @property
     def gain(self) -> int:
         """Tokens that need not be read by the model then."""
         return self.length - self.held
@@ -66,3 +76,12 @@ def plan(found: Found, known: int, held: int) -> Plan:
     pending = {file.name for file in found.pending}
     names = {piece.file.name for piece in pieces}
     return Plan(held, found.length, tuple(pieces), frozenset(pending & names))
+
+
+def is_worth(wanted: Plan, bytes_per_second: float | None, tokens_per_second: float | None) -> bool:
+    """Whether the disk gives it sooner than the model reads it; a rate that nobody knows is good
+    in the disk's favour."""
+    if not bytes_per_second or not tokens_per_second:
+        return True
+    seconds = wanted.nbytes / bytes_per_second
+    return seconds < max(UNNOTICED_SECONDS, wanted.gain / tokens_per_second)

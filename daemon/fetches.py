@@ -16,8 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
 from daemon.archive import Archive
@@ -32,10 +31,10 @@ from daemon.disk_cache.jobs import (
     WriteFailed,
     Written,
 )
-from daemon.fetch_plans import Piece, Plan, plan
+from daemon.disk_waits import SCAN, Waits
+from daemon.fetch_plans import Piece, Plan, is_worth, plan
 from daemon.fetching import Fetch, Spares
 from daemon.prefix_cache.cache import PrefixCache
-from daemon.prefix_cache.checkpoints import EntryKind
 from daemon.rows import Rows
 from daemon.scheduler import WORTH_WAITING_TOKENS
 from daemon.turns import Turn
@@ -51,24 +50,10 @@ PATIENCE_SECONDS = 30.0
 MOST_FETCHES = 8
 """How often something is read in for one turn: a file may be wrong, or memory lose it again."""
 
-UNNOTICED_SECONDS = 0.05
-"""What takes the disk no longer is not weighed against the model: both rates are estimates."""
-
 STEADY_READS = 2
 """Files on their way at a time while rows decode, and otherwise however large they are."""
 
 READ_AHEAD_BYTES = 64 << 20
-
-SCAN = ""
-"""Stands among the names of awaited files for knowing which there are."""
-
-
-@dataclass(slots=True)
-class Wait:
-    """A turn waits until all `names` are done with, since then."""
-
-    names: set[str]
-    since: float
 
 
 class Fetches:
@@ -94,7 +79,7 @@ class Fetches:
         self._commits = commits
         self._tokens_per_second = tokens_per_second
         self._clock = clock
-        self._waits: dict[Turn, Wait] = {}
+        self._waits = Waits(clock)
         self._fetches: dict[Turn, Fetch] = {}
         self._spares = Spares()
         self._on_way: list[int] = []  # bytes of each file
@@ -134,14 +119,13 @@ class Fetches:
         """A disk thread has done something that turns may wait for."""
         match result:
             case Swept() | Scanned():
-                self._done_with((SCAN,))
+                self._waits.done_with((SCAN,))
             case Written(file=file) | WriteFailed(file=file):
-                self._done_with((file.name,))
+                self._waits.done_with((file.name,))
 
     def drop(self, turn: Turn) -> None:
         """A turn waits no longer; what has come for it is kept. Idempotent."""
-        self._waits.pop(turn, None)
-        turn.awaits_disk = False
+        self._waits.drop(turn)
         if turn in self._fetches:
             self._end(self._fetches[turn])
         self._spares.forget(turn)
@@ -159,11 +143,9 @@ class Fetches:
     def abandon(self, *, is_tree_sound: bool) -> None:
         """Nobody waits any longer, because the model broke: no array is touched."""
         for turn, fetch in self._fetches.items():
-            fetch.is_over, turn.row_bytes = True, 0
+            fetch.is_over, turn.awaits_disk, turn.row_bytes = True, False, 0
             if is_tree_sound:
                 self._cache.release(fetch.pin)
-        for turn in (*self._fetches, *self._waits):
-            turn.awaits_disk = False
         self._fetches.clear()
         self._waits.clear()
         self._spares.clear()
@@ -181,8 +163,7 @@ class Fetches:
                 self.drop(turn)
 
     def _waiting_since(self) -> dict[Turn, float]:
-        since = {turn: wait.since for turn, wait in self._waits.items()}
-        return since | {turn: fetch.heard for turn, fetch in self._fetches.items()}
+        return self._waits.since | {turn: each.heard for turn, each in self._fetches.items()}
 
     def _has_to_wait(self, turn: Turn) -> bool:
         turn.on_disk = 0
@@ -191,7 +172,8 @@ class Fetches:
             return False
         turn.left_on_disk = 0
         if not archive.is_ready:
-            return self._wait(turn, {SCAN})
+            self._waits.add(turn, (SCAN,))
+            return True
         found = self._found(archive, turn)
         archive.touch(found)
         wanted = self._plan(turn, found)
@@ -200,7 +182,10 @@ class Fetches:
         turn.on_disk = wanted.length
         being_read = (fetch.plan.names for fetch in self._fetches.values())
         awaited = wanted.names & wanted.pending.union(*being_read)
-        return self._wait(turn, set(awaited)) if awaited else self._begin(turn, wanted)
+        if not awaited:
+            return self._begin(turn, wanted)
+        self._waits.add(turn, awaited)
+        return True
 
     def _found(self, archive: Archive, turn: Turn) -> Found:
         """What is on disk of a prompt, as far as memory can hold it."""
@@ -212,24 +197,11 @@ class Fetches:
         if found.length - held < WORTH_WAITING_TOKENS:
             return None
         wanted = plan(found, self._cache.known(tokens[: found.length]), held)
-        if not self._is_worth(wanted):
+        assert self._archive is not None
+        if not is_worth(wanted, self._archive.read_bytes_per_second, self._tokens_per_second()):
             turn.left_on_disk = wanted.length
             return None
         return wanted
-
-    def _is_worth(self, wanted: Plan) -> bool:
-        """Whether the disk gives it sooner than the model reads it."""
-        assert self._archive is not None
-        bytes_per_second = self._archive.read_bytes_per_second
-        tokens_per_second = self._tokens_per_second()
-        if not bytes_per_second or not tokens_per_second:
-            return True
-        seconds = wanted.nbytes / bytes_per_second
-        return seconds < max(UNNOTICED_SECONDS, wanted.gain / tokens_per_second)
-
-    def _wait(self, turn: Turn, names: set[str]) -> bool:
-        self._waits[turn] = Wait(names, self._clock())
-        return True
 
     def _begin(self, turn: Turn, wanted: Plan) -> bool:
         """False if there is no memory for it now, and then none for its row either."""
@@ -275,16 +247,18 @@ class Fetches:
             fetch.missing.clear()
 
     def _take(self, fetch: Fetch, piece: Piece, read: ReadDone) -> bool:
-        """Whether a file fits the model; if it does not, it is not to be used again."""
+        """Whether a file could be copied; if it does not fit the model, it is not used again."""
+        assert self._archive is not None
         try:
             fetch.take(self._backend, piece, read.content)
             self._keep_rest(piece, read)
-        except Exception as error:
-            is_known = isinstance(error, RestoreFailed)
-            name = piece.file.name
-            log.warning("%s does not fit the model: %s", name, error, exc_info=not is_known)
-            assert self._archive is not None
+        except RestoreFailed as error:
+            log.warning("%s does not fit the model: %s", piece.file.name, error)
             self._archive.drop(piece.file)
+            return False
+        except Exception:
+            log.exception("%s could not be copied", piece.file.name)
+            fetch.turn.fetches = MOST_FETCHES
             return False
         fetch.nbytes += read.nbytes
         return True
@@ -292,7 +266,7 @@ class Fetches:
     def _keep_rest(self, piece: Piece, read: ReadDone) -> None:
         """Keep the tokens of a file behind a piece, if somebody waits for it who may want them."""
         file = piece.file
-        turns = [turn for turn, wait in self._waits.items() if file.name in wait.names]
+        turns = self._waits.for_file(file.name)
         if turns and piece.start < piece.stop < file.end:
             first, last = piece.stop - file.start, file.end - file.start
             rest = self._backend.import_span(read.content.arrays, first, last)
@@ -307,7 +281,7 @@ class Fetches:
         turn.disk_seconds += self._clock() - fetch.began
         self._store(fetch)
         self._cache.release(fetch.pin)
-        self._done_with(fetch.plan.names)
+        self._waits.done_with(fetch.plan.names)
         self._rows.settle()
 
     def _store(self, fetch: Fetch) -> None:
@@ -322,7 +296,7 @@ class Fetches:
         if end <= wanted.held or known < fetch.start:
             return  # nothing came, or the tree was emptied meanwhile
         span, checkpoint = fetch.span_from(known), fetch.checkpoint
-        if self._commits.read_in(turn, key, span, checkpoint, _kind_of(wanted)):
+        if self._commits.read_in(turn, key, span, checkpoint, wanted.kind):
             turn.note_fetched(range(wanted.held, end))
         else:
             turn.fetches = MOST_FETCHES  # it would not be kept the next time either
@@ -332,19 +306,5 @@ class Fetches:
         for piece in fetch.plan.pieces:
             if piece.start in fetch.spans and not piece.is_checkpoint:
                 span, name = fetch.spans[piece.start], piece.file.name
-                turns = [turn for turn, wait in self._waits.items() if name in wait.names]
-                self._spares.keep(name, piece.start, span, (fetch.turn, *turns))
-
-    def _done_with(self, names: Iterable[str]) -> None:
-        """Let those look again who wait for nothing else."""
-        for turn, wait in list(self._waits.items()):
-            wait.names.difference_update(names)
-            if not wait.names:
-                del self._waits[turn]
-                turn.awaits_disk = False
-
-
-def _kind_of(wanted: Plan) -> EntryKind:
-    """What is restored from a checkpoint is what that was; any other prompt's part is a part."""
-    label = wanted.pieces[-1].file.label if wanted.pieces else ""
-    return EntryKind(label) if label in set(EntryKind) else EntryKind.PARTIAL
+                turns = (fetch.turn, *self._waits.for_file(name))
+                self._spares.keep(name, piece.start, span, turns)
