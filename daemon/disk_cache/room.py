@@ -61,6 +61,7 @@ class Room:
         self._paused_until = self._look_again_at = clock()
         self._pending: dict[StoredFile, Pending] = {}
         self._deleting: deque[tuple[Held, ...]] = deque()
+        self._deleting_bytes = 0
 
     def open(self, free_bytes: int, total_bytes: int) -> None:
         """The folder has been looked through; the disk is so large (0: the folder cannot be used)
@@ -104,11 +105,10 @@ class Room:
 
     def use(self) -> DiskUse:
         """What is taken once all that the writer was asked is done."""
-        deleting = sum(file.nbytes for job in self._deleting for file in job)
         return DiskUse(
             self._holdings.nbytes + self.pending_bytes,
             self._holdings.file_count,
-            self.free_bytes - self.pending_bytes + deleting,
+            self.free_bytes - self.pending_bytes + self._deleting_bytes,
         )
 
     def expect(self, file: StoredFile, content: Content, nbytes: int) -> None:
@@ -143,11 +143,12 @@ class Room:
         """Have files deleted that are out of the holdings already."""
         if job := tuple(files):
             self._deleting.append(job)
+            self._deleting_bytes += sum(file.nbytes for file in job)
             self._writer.put(Delete(tuple((file.identity, file.name) for file in job)))
 
     def deleted(self, free_bytes: int) -> None:
         """The writer has done what it was asked to delete first."""
-        self._deleting.popleft()
+        self._deleting_bytes -= sum(file.nbytes for file in self._deleting.popleft())
         self._note_free(free_bytes)
 
     def _note_free(self, free_bytes: int) -> None:

@@ -242,7 +242,9 @@ def test_a_file_goes_with_all_that_stands_on_it_the_deepest_first():
 
 def test_a_long_chain_goes_at_once():
     index = DiskIndex(IDENTITY)
-    files = put(index, range(3000), 1)
+    files = lacking(index, range(3000), 1)
+    for file in files:
+        index.add(file, is_written=True, used_at=1.0)
     assert index.remove(files[0].name) == tuple(reversed(files))
     assert (index.nbytes, index.file_count, index.token_count) == (0, 0, 0)
 
