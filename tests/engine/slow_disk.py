@@ -70,7 +70,7 @@ class SlowDisk:
         cache_bytes: int = 1 << 30,
         max_entries: int | None = None,
         cache_class: type[PrefixCache] = PrefixCache,
-        limits: DiskLimits = DiskLimits(),  # noqa: B008  (frozen)
+        disk_bytes: int = 1 << 30,
         chunk_tokens: int = 256,
         tick: float = 0.0,
         file_seconds: float | None = None,
@@ -82,6 +82,7 @@ class SlowDisk:
         self.backend = self.model.backend
         self.cache = cache_class(kind=kind, max_entries=max_entries, max_bytes=cache_bytes)
         self.writer, self.reader = JobQueue(), JobQueue()
+        limits = DiskLimits(max_bytes=disk_bytes, floor_bytes=0)
         self.tier = DiskTier(DiskOptions(folder, limits), self.writer, self.reader, self.clock)
         self.tier.start()
         self.archive = Archive(self.tier, self.model.info.identity, kind)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_tier import DiskOptions
+from daemon.generation import FinishReason
 from daemon.status import RequestStatus
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (
+    HANG_SECONDS,
     Bench,
+    Clock,
+    collect,
     every_caching_kind,
     run,
     running,
@@ -22,8 +29,8 @@ from tests.engine.slow_disk import filled, restarted
 from tests.fakes import TURN_END
 
 
-def disk(folder: Path, **options: Any) -> DiskOptions:
-    return DiskOptions(folder, **options)
+def disk(folder: Path) -> DiskOptions:
+    return DiskOptions(folder, DiskLimits(max_bytes=1 << 30, floor_bytes=0))
 
 
 def last(bench: Bench) -> RequestStatus:
@@ -101,6 +108,33 @@ def test_what_was_evicted_and_comes_back_from_disk_is_not_said_to_be_lost(
             assert request.reason is not None
             assert request.reason.code == "continues"
             assert request.why_read.startswith(f"{request.read:,} tokens read: restored ")
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_the_engine_sleeps_while_all_wait_for_the_disk_and_serves_who_does_not(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        clock, writes = Clock(), threading.Event()
+        options = {"disk": disk(tmp_path), "cache": {"max_bytes": 100_000}, "clock": clock}
+        async with running(kind=kind, **options) as bench:
+            bench.engine.write_behind(lambda nbytes: len([writes.wait(HANG_SECONDS)]))
+            history = await told(bench, words(3_000, 1))
+            await told(bench, words(3_000, 2))  # evicts the first, which cannot be written yet
+            waiting = [bench.submit(history + words(50, 3)) for _ in range(2)]
+            await told(bench, words(8, 4))
+            looked = clock.asked
+            await asyncio.sleep(0.05)
+            assert clock.asked <= looked + 50, "it looks again and again"
+            assert len(bench.engine.status().waiting) == 2
+            waiting[0].cancel()
+            assert (await collect(waiting[0])).reason is FinishReason.CANCELLED
+            writes.set()
+            answer = await collect(waiting[1])
+            assert answer.tokens == bench.cold(history + words(50, 3))
+            assert answer.usage.read <= 50 + 16
 
     run(scenario())
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from daemon.disk_cache.limits import DiskLimits
 from daemon.errors import ModelUnavailable
 from daemon.fetches import PATIENCE_SECONDS
 from daemon.prefix_cache.cache import Match, PrefixCache
@@ -251,8 +250,7 @@ def test_who_has_most_on_disk_has_least_to_read(kind: CacheKind, tmp_path: Path)
 
 def test_what_is_used_from_memory_is_used_on_disk_too(tmp_path: Path) -> None:
     one, other, third = (words(900, seed) for seed in range(3))
-    limits = DiskLimits(max_bytes=50_000)  # for two of them
-    disk = SlowDisk(tmp_path, limits=limits)
+    disk = SlowDisk(tmp_path, disk_bytes=50_000)  # for two of them
     disk.look_through()
     for prompt in (one, other):
         disk.tell(prompt)
