@@ -87,6 +87,7 @@ class DiskTier:
         self._reads = Reads(reader)
         self._used_at: dict[str, float] = {}
         self._is_void = False
+        self._is_noting = False
         self._tally = Tally()
 
     def start(self) -> None:
@@ -181,8 +182,9 @@ class DiskTier:
         self._used_at[identity] = self._clock()
 
     def note_uses(self) -> None:
-        """Have the order of use noted on the files themselves, for the next run. When nothing else
-        goes on, and at the end."""
+        """Have the order of use noted on the files themselves, for the next run: of those that are
+        still to be written, once all are. When nothing else goes on, and at the end."""
+        self._is_noting = self._room.pending_bytes > 0
         for identity, index in self._holdings.indexes.items():
             if touched := index.take_touched():
                 self._writer.put(Touch(tuple((identity, file.name) for file in touched)))
@@ -225,6 +227,8 @@ class DiskTier:
                     self.drop(identity, name)
         if self._room.bounds is not None:
             self._room.keep()
+        if self._is_noting and not self._room.pending_bytes:
+            self.note_uses()
 
     def _swept(self, result: Swept) -> None:
         self._holdings.list_files(result.files)

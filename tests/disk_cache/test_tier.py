@@ -613,6 +613,17 @@ def test_the_order_of_use_outlives_the_run_once_it_is_noted():
     assert [each.file.start for each in disk.files.values()] == [0]
 
 
+def test_of_what_is_still_to_be_written_the_order_of_use_is_noted_once_it_is():
+    disk = Disk()
+    run = ready(disk, "a")
+    run.save("a", range(30), 10)
+    run.tier.note_uses()
+    run.work()
+    unloaded = ready(disk, max_bytes=2 * ONE)
+    unloaded.check_limits()
+    assert [each.file.start for each in disk.files.values()] == [0, 10]
+
+
 def test_forgetting_deletes_all_of_all_models():
     disk = Disk()
     disk.place("old", "0", ONE, used_at=1.0)
