@@ -1,5 +1,8 @@
 """What idle models have read: written to the disk in time, and out of memory once it is there.
 
+What has been idle in the tree of a busy model is written, too: it is what goes first when memory is
+needed, and then at once, more of it perhaps than may wait for the writer.
+
 Which models are idle is known to `idleness`, how a tree is written to `saving`; whose memory is
 needed is decided in `residents`. Runs on the engine's thread.
 """
@@ -29,6 +32,7 @@ class IdleTrees:
         self._idleness = idleness
         self._disk = disk
         self._clock = clock
+        self._ahead_at = clock()
         self._moving_out: set[Resident] = set()
         self._parting: dict[Resident, float] = {}
 
@@ -39,9 +43,19 @@ class IdleTrees:
             if self._idleness.save_due(resident) <= now:
                 resident.save()
                 self._note_uses()
+        self._save_ahead(now)
         for resident, until in list(self._parting.items()):
             if until <= now:
                 self._drop(resident)
+
+    def _save_ahead(self, now: float) -> None:
+        """Only looked at while there is work: nobody wakes up for it."""
+        if self._disk is None or now - self._ahead_at < self._disk.options.idle_seconds:
+            return
+        self._ahead_at = now
+        for resident in self._residents.values():
+            if resident.turns:
+                resident.save_ahead(self._disk.options.idle_seconds)
 
     def next_expiry(self) -> float:
         due = [self._idleness.save_due(each) for each in self._residents.values()]
@@ -77,9 +91,10 @@ class IdleTrees:
             saving.is_over = True
 
     def _savings(self) -> list[Saving]:
-        """That of the model used last comes first."""
+        """That of the model used last comes first, and what is saved ahead last."""
         by_use = sorted(self._residents.values(), key=self._idleness.used, reverse=True)
-        return [each.saving for each in by_use if each.saving is not None]
+        all_of_them = [*(each.saving for each in by_use), *(each.saving_ahead for each in by_use)]
+        return [saving for saving in all_of_them if saving is not None]
 
     def move_out(self, resident: Resident) -> None:
         """Its weights go after long idleness: so does its tree, once all of it is on disk."""

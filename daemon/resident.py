@@ -60,7 +60,7 @@ class Resident:
     """`cache` is there from the first load on. `used` is when it last had a request.
 
     `saving`: its tree's way to the disk, from the time that it has been idle for long enough to
-    the next request.
+    the next request. `saving_ahead`: that of what has been idle in the tree of a busy model.
     """
 
     def __init__(self, source: ModelSource, workshop: Workshop) -> None:
@@ -71,6 +71,7 @@ class Resident:
         self.cache: PrefixCache | None = None
         self.archive: Archive | None = None
         self.saving: Saving | None = None
+        self.saving_ahead: Saving | None = None
         self.sessions = workshop.make_sessions()
         self.used = workshop.clock()
         self._shop = workshop
@@ -200,7 +201,7 @@ class Resident:
             self.cache = shop.make_cache(info)
             self._identity = info.identity
             self.sessions.attach(self.cache)
-            self.saving = None
+            self.saving = self.saving_ahead = None
             if shop.disk is not None:
                 self.archive = Archive(shop.disk, info.identity, info.cache_kind)
                 self.cache.watch(self.archive.save)
@@ -233,12 +234,20 @@ class Resident:
     def save(self) -> None:
         """Begin to have what was read written, as far as it is not on disk; see `Saving`."""
         disk = self._shop.disk
+        self.saving_ahead = None
         if self.saving is None and self.cache and self.archive and disk:
             self.saving = Saving(self.cache, self.archive, disk)
             self.saving.go_on()
 
+    def save_ahead(self, idle_seconds: float) -> None:
+        """The same of what was not used for so long, though others use the model."""
+        disk = self._shop.disk
+        if self.cache and self.archive and disk:
+            self.saving_ahead = Saving(self.cache, self.archive, disk, idle_seconds)
+
     def look_again(self) -> None:
         """The tree may have been changed by somebody: what is being saved of it is not that."""
+        self.saving_ahead = None
         if self.saving is not None and not self.saving.is_over:
             self.saving = None
 
@@ -257,7 +266,8 @@ class Resident:
 
     def _forget_tree(self) -> None:
         self._dropped_bytes = self.tree_bytes
-        self.cache, self.archive, self.saving, self._identity = None, None, None, ""
+        self.cache, self.archive, self._identity = None, None, ""
+        self.saving = self.saving_ahead = None
         self.sessions.attach(None)
 
     def recover(self, error: Exception) -> None:
@@ -292,7 +302,7 @@ class Resident:
     def shut(self) -> None:
         """Give the device back. Every request was answered."""
         self._close_backend()
-        self.cache = self.archive = self.saving = None
+        self.cache = self.archive = self.saving = self.saving_ahead = None
 
     def reload_pause(self) -> float:
         """Seconds until it is loaded again; infinite if it is there, or nobody wants it to be."""

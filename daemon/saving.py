@@ -1,4 +1,4 @@
-"""A model's tree on its way to disk, while nobody uses it: state by state, the last used first.
+"""A model's tree, or what of it nobody uses, on its way to disk: the last used state first.
 
 Never more is handed over than the disk tier lets wait for the writer, though the arrays are in
 memory in any case: whoever comes meanwhile and needs the memory of what goes for it should not
@@ -25,12 +25,15 @@ STATES_AT_ONCE = 4
 class Saving:
     """`is_over`: nothing is left to be done. `is_whole`: then all of the tree has been written."""
 
-    def __init__(self, cache: PrefixCache, archive: Archive, tier: DiskTier) -> None:
+    def __init__(
+        self, cache: PrefixCache, archive: Archive, tier: DiskTier, idle_seconds: float = 0.0
+    ) -> None:
+        """`idle_seconds`: only what was not used for so long."""
         self.is_over = False
         self.is_whole = False
         self._archive = archive
         self._tier = tier
-        self._states: Iterator[Kept] = cache.states()
+        self._states: Iterator[Kept] = cache.states(idle_seconds)
         self._state: Kept | None = None
         self._are_left = True
         self._offered: set[str] = set()

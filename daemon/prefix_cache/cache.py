@@ -77,12 +77,10 @@ class PrefixCache:
         """
         self._tombstones.on_loss = lambda node: on_leaving(state_of(self._tree, node))
 
-    def states(self) -> Iterator[Kept]:
-        """All that is kept, the most recently used first; what others stand on is in theirs.
-
-        What leaves the tree before its turn comes is passed over.
-        """
-        return all_states(self._tree)
+    def states(self, idle_seconds: float = 0.0) -> Iterator[Kept]:
+        """All that is kept and was not used for so long, the most recently used first; what others
+        stand on is in theirs. What leaves the tree before its turn comes is passed over."""
+        return all_states(self._tree, self._clock() - idle_seconds)
 
     def peek(self, tokens: TokenIds) -> int:
         """How many tokens a match would restore now; pins and touches nothing."""

@@ -45,13 +45,15 @@ def state_of(tree: RadixTree, node: Node) -> Kept:
     )
 
 
-def all_states(tree: RadixTree) -> Iterator[Kept]:
-    """Every state that is not part of another one: a leaf, or whatever has a checkpoint.
+def all_states(tree: RadixTree, used_until: float) -> Iterator[Kept]:
+    """Every state that is not part of another one, a leaf or whatever has a checkpoint, and that
+    was not used later than that.
 
     The most recently used first, of those alike the longest. Each is looked up only when its turn
     comes: what has left the tree by then is passed over.
     """
-    own = [node for node in tree.nodes() if node.checkpoint is not None or not node.children]
+    old = (node for node in tree.nodes() if node.used_at <= used_until)
+    own = [node for node in old if node.checkpoint is not None or not node.children]
     for node in sorted(own, key=lambda node: (node.used, node.end), reverse=True):
         if node.parent is not None:
             yield state_of(tree, node)

@@ -104,6 +104,33 @@ def test_a_models_states_are_written_once_it_was_idle_for_long_enough(
 
 
 @every_caching_kind
+def test_what_nobody_used_for_long_is_written_while_the_model_works_for_others(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        cache = {"clock": clock}
+        async with running(kind=kind, clock=clock, cache=cache, disk=disk(tmp_path)) as bench:
+            await bench.run(words(3_000, 1), max_tokens=1)
+            clock.now += 20
+            bench.steps.allow(5)
+            talking = bench.submit(words(900, 2))
+            await bench.steps.standing()
+            assert not files(tmp_path)
+            clock.now += 15
+            bench.steps.allow(5)
+            await bench.steps.standing()
+            await until(lambda: len(files(tmp_path)) >= 3)
+            bench.steps.free()
+            assert (await collect(talking)).tokens == bench.cold(words(900, 2))
+            await written(bench)
+            (model,) = (await bench.engine.disk_contents()).models
+            assert 2_990 <= model.tokens <= 3_001
+
+    run(scenario())
+
+
+@every_caching_kind
 def test_what_memory_has_no_room_for_is_on_disk(kind: CacheKind, tmp_path: Path) -> None:
     async def scenario() -> None:
         prompts = [words(1_500, seed) for seed in range(6)]
