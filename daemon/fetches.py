@@ -83,6 +83,8 @@ class Fetches:
         self._fetches: dict[Turn, Fetch] = {}
         self._spares = Spares()
         self._on_way: list[int] = []  # bytes of each file
+        self._came_at = -math.inf
+        self._is_silent = False
 
     def arrived(self, turn: Turn) -> None:
         """See what is on disk of a prompt, for its rank."""
@@ -117,6 +119,7 @@ class Fetches:
 
     def heard(self, result: Result) -> None:
         """A disk thread has done something that turns may wait for."""
+        self._is_silent = False
         match result:
             case Swept() | Scanned():
                 self._waits.done_with((SCAN,))
@@ -155,20 +158,27 @@ class Fetches:
         return min(self._waiting_since().values(), default=math.inf) + PATIENCE_SECONDS
 
     def expire(self, now: float) -> None:
-        """Let those who have waited in vain be read."""
+        """Let those who have waited in vain be read; nobody else waits before the disk is heard of
+        again."""
         for turn, since in self._waiting_since().items():
             if since + PATIENCE_SECONDS <= now:
                 log.warning("request %s waits no longer for the disk", turn.request.id)
+                self._is_silent = True
                 turn.fetches, turn.left_on_disk = MOST_FETCHES, turn.on_disk
                 self.drop(turn)
 
     def _waiting_since(self) -> dict[Turn, float]:
-        return self._waits.since | {turn: each.heard for turn, each in self._fetches.items()}
+        """Since when nothing was heard of the disk that each waits for: whoever's file came, the
+        others come nearer."""
+        since = self._waits.since | {turn: each.began for turn, each in self._fetches.items()}
+        return {turn: max(began, self._came_at) for turn, began in since.items()}
 
     def _has_to_wait(self, turn: Turn) -> bool:
         turn.on_disk = 0
         archive = self._archive
-        if archive is None or turn.fetches >= MOST_FETCHES or turn.readable < WORTH_WAITING_TOKENS:
+        if archive is None or self._is_silent or turn.fetches >= MOST_FETCHES:
+            return False
+        if turn.readable < WORTH_WAITING_TOKENS:
             return False
         turn.left_on_disk = 0
         if not archive.is_ready:
@@ -209,8 +219,7 @@ class Fetches:
         if not self._rows.reserve(turn, wanted.tokens):
             self._cache.release(pin)
             return False
-        now = self._clock()
-        fetch = Fetch(turn, wanted, pin, now, now, deque())
+        fetch = Fetch(turn, wanted, pin, self._clock(), deque())
         for piece in wanted.pieces:
             spare = self._spares.take(piece)
             if spare is None:
@@ -235,15 +244,13 @@ class Fetches:
     def _came(self, fetch: Fetch, piece: Piece, read: ReadDone | ReadFailed) -> None:
         """A file was read, or could not be: then what follows it is not asked for."""
         self._on_way.remove(piece.file.nbytes)
+        self._came_at = self._clock()
         fetch.on_way -= 1
         is_good = isinstance(read, ReadDone) and (fetch.is_over or self._take(fetch, piece, read))
         if isinstance(read, ReadDone):
             assert self._archive is not None
             self._archive.give_back(read.buffer)
-        if fetch.is_over:
-            return
-        fetch.heard = self._clock()
-        if not is_good:
+        if not is_good and not fetch.is_over:
             fetch.missing.clear()
 
     def _take(self, fetch: Fetch, piece: Piece, read: ReadDone) -> bool:

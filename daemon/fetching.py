@@ -20,13 +20,12 @@ from mlx_backend.interface import Backend, Checkpoint, Span
 @dataclass(slots=True, eq=False)
 class Fetch:
     """What is being read in for one turn. `pin` keeps what was in memory of its prompt, `missing`
-    was not asked for yet, `on_way` files were. `heard`: when a file came last."""
+    was not asked for yet, `on_way` files were."""
 
     turn: Turn
     plan: Plan
     pin: Match
     began: float
-    heard: float
     missing: deque[Piece]
     on_way: int = 0
     nbytes: int = 0

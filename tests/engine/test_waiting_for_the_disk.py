@@ -110,6 +110,46 @@ def test_nobody_waits_for_ever_for_a_disk_of_which_nothing_is_heard(
     assert not disk.inference.rows.reserved_bytes
 
 
+def test_of_all_who_come_to_a_silent_disk_only_the_first_wait(tmp_path: Path) -> None:
+    prompts = [words(6_000, seed) for seed in range(3)]
+    filled(tmp_path, CacheKind.SLICEABLE, *prompts)
+    disk = restarted(tmp_path, CacheKind.SLICEABLE)
+    first = disk.submit(prompts[0])
+    disk.work()
+    disk.clock.now += PATIENCE_SECONDS
+    disk.inference.expire(disk.clock())
+    second = disk.submit(prompts[1])
+    disk.work()
+    assert (first.phase, second.phase) == (Phase.DONE, Phase.DONE), "each waits anew"
+    disk.read()  # it is back
+    third = disk.submit(prompts[2])
+    disk.finish()
+    assert third.usage.read <= 16
+    for turn in (first, second, third):
+        disk.expect_right(turn)
+
+
+@every_caching_kind
+def test_who_is_not_yet_the_next_is_as_patient_as_the_disk_is_busy(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    prompts = [words(6_000, seed) for seed in range(2)]
+    filled(tmp_path, kind, *prompts)
+    disk = restarted(tmp_path, kind)
+    speaking = disk.submit(words(20, 9), 5_000)  # so that few files are asked for at a time
+    while speaking.phase is not Phase.DECODING:
+        disk.once()
+    turns = [disk.submit(prompt) for prompt in (*prompts, prompts[0])]
+    for _ in range(20):
+        disk.once()
+        disk.clock.now += PATIENCE_SECONDS / 2
+        disk.inference.expire(disk.clock())
+        disk.read(1)
+    disk.inference.cancel(speaking)
+    disk.finish()
+    assert all(turn.usage.read <= 16 for turn in turns), "they gave up a disk that was at work"
+
+
 def test_what_is_on_disk_is_waited_for_until_that_is_known(tmp_path: Path) -> None:
     filled(tmp_path, CacheKind.SLICEABLE, LONG)
     disk = SlowDisk(tmp_path)
