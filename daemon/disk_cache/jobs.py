@@ -16,6 +16,9 @@ from daemon.disk_cache.files import Content, StoredFile
 from daemon.disk_cache.limits import DiskLimits
 from daemon.replies import Reply
 
+FREE_UNKNOWN = -1
+"""In place of `free_bytes` where the disk cannot say."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:

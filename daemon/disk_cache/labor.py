@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from daemon.disk_cache.jobs import (
+    FREE_UNKNOWN,
     Check,
     Checked,
     Chore,
@@ -110,9 +111,9 @@ def _failure(job: WriterJob | ReaderJob, error: Exception) -> Result | None:
         case Sweep():
             return Swept((), 0, 0, 0, problem=why)
         case Write(file=file):
-            return WriteFailed(file, why, is_full=False, free_bytes=0)
+            return WriteFailed(file, why, is_full=False, free_bytes=FREE_UNKNOWN)
         case Delete(files=files):
-            return Deleted(files, free_bytes=0)
+            return Deleted(files, free_bytes=FREE_UNKNOWN)
         case Read(ticket=ticket, file=file, buffer=buffer):
             return ReadFailed(ticket, file, why, is_gone=False, buffer=buffer)
         case Scan(identity=identity):

@@ -14,7 +14,7 @@ from datetime import date
 
 from daemon.disk_cache.files import Content, StoredFile
 from daemon.disk_cache.holdings import Held, Holdings
-from daemon.disk_cache.jobs import Delete, JobQueue
+from daemon.disk_cache.jobs import FREE_UNKNOWN, Delete, JobQueue
 from daemon.disk_cache.limits import Allowance, Bounds, DiskLimits, DiskUse
 
 PAUSE_SECONDS = 60.0
@@ -93,6 +93,8 @@ class Room:
         """Delete what is used least until a file of `more` bytes fits (0: none), but not `spared`
         nor what was used after it; whether it fits then."""
         assert self.bounds is not None
+        if self.is_closed:
+            return False
         use, removed = self.use(), list[Held]()
         while not self.bounds.hold(use, more) and (oldest := self._holdings.oldest()):
             if spared and (oldest.identity, oldest.name) == (spared.identity, spared.name):
@@ -152,8 +154,8 @@ class Room:
         self._note_free(free_bytes)
 
     def _note_free(self, free_bytes: int) -> None:
-        """0 is what a writer says that cannot find out: no reason to delete everything."""
-        self.free_bytes = free_bytes or self.free_bytes
+        if free_bytes != FREE_UNKNOWN:  # which is no reason to delete everything
+            self.free_bytes = free_bytes
 
     def names_going(self, identity: str) -> Iterator[str]:
         """Files of a model that the writer is still to delete."""

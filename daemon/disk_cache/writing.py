@@ -16,6 +16,7 @@ from daemon.disk_cache import ledger, storing
 from daemon.disk_cache.folder import Listed, in_words, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
+    FREE_UNKNOWN,
     Chore,
     Delete,
     Deleted,
@@ -90,7 +91,7 @@ class Writer:
     def _free_bytes(self) -> int:
         with suppress(OSError), opened(self._folder) as folder:
             return folders.free_bytes(folder)
-        return 0
+        return FREE_UNKNOWN
 
 
 def delete(folder: int, files: Iterable[tuple[str, str]]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from daemon.disk_cache.files import BLOCK_TOKENS, Content, FileKind, StoredFile
 from daemon.disk_cache.jobs import (
+    FREE_UNKNOWN,
     Delete,
     Deleted,
     FoundFile,
@@ -71,6 +72,8 @@ class Disk:
 
     @property
     def free_bytes(self) -> int:
+        if not self.total_bytes:
+            return FREE_UNKNOWN
         return max(0, self.total_bytes - self.others_bytes - self.nbytes)
 
     def place(self, identity: str, name: str, nbytes: int, used_at: float) -> None:

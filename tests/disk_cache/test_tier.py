@@ -272,6 +272,18 @@ def test_the_floor_of_the_disk_is_kept_when_others_fill_it():
     run.check_index("a")
 
 
+def test_a_disk_that_others_fill_to_the_last_byte_is_given_room_again():
+    disk = Disk()
+    run = ready(disk, "a", floor_bytes=10 * ONE)
+    run.save("a", range(150), 10)
+    run.work()
+    disk.others_bytes = DISK_BYTES - disk.nbytes
+    run.save("a", range(1000, 1010))
+    run.work()
+    assert disk.free_bytes >= 10 * ONE
+    run.check_index("a")
+
+
 def test_what_is_pending_counts_against_the_floor():
     disk = Disk(others_bytes=DISK_BYTES - 13 * ONE)
     run = ready(disk, "a", floor_bytes=10 * ONE - 8000)
@@ -490,12 +502,23 @@ def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_why():
     assert status.last_failure == "it belongs to another account"
 
 
+def test_of_a_folder_that_could_not_be_looked_through_nothing_is_deleted():
+    disk = Disk()
+    run = ready(disk, "a", floor_bytes=ONE)
+    run.save("a", range(50), 10)
+    run.work()
+    disk.problem = "too many open files"
+    again = ready(disk, "a", floor_bytes=ONE)
+    assert found_tokens(again, range(50)) == 50
+    assert len(disk.files) == 5
+
+
 def test_a_disk_that_cannot_say_how_free_it_is_is_no_reason_to_delete():
     disk = Disk()
     run = ready(disk, "a", floor_bytes=ONE)
     run.save("a", range(10))
     run.work()
-    disk.total_bytes = 0  # so it says that nothing is free, and writes nothing
+    disk.total_bytes = 0  # so it cannot say, and writes nothing
     run.save("a", range(100, 110))
     run.work()
     assert found_tokens(run, range(10)) == 10
