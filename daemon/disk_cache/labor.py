@@ -86,13 +86,13 @@ class _Labor:
             case Read():
                 return self._reader.read(job)
             case Scan():
-                self._underway.append((job, self._reader.scan(job)))
+                self._underway.appendleft((job, self._reader.scan(job)))
             case Check():
                 self._underway.append((job, self._reader.check(job)))
         return None
 
     def step(self) -> Result | None:
-        """Go on with the eldest of what takes many files."""
+        """Go on with what takes many files: with a scan, which turns wait for, before a check."""
         job, steps = self._underway[0]
         try:
             result = next(steps)

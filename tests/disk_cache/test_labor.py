@@ -94,6 +94,13 @@ def test_a_read_does_not_wait_for_a_check(tmp_path: Path) -> None:
     assert [type(result) for result in results] == [ReadDone, Checked]
 
 
+def test_a_scan_does_not_wait_for_a_check(tmp_path: Path) -> None:
+    written(tmp_path, *chain_of(LONG, 500, 1000, 1500))
+    found, results = checked(tmp_path, Scan(MODEL))
+    assert found.is_sound
+    assert [type(result) for result in results] == [Scanned, Checked]
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F32"], ids=["written", "refused"])
 def test_arrays_are_let_go_of_before_the_result_is_told(tmp_path: Path, dtype: str) -> None:
     """They lie in device memory, which only the engine's thread may free."""
