@@ -7,10 +7,12 @@ knows, the disk's threads are asked themselves, each in its turn. Belongs to the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from daemon.commands import AskDisk
 from daemon.disk_cache.jobs import Check, Chore, JobQueue
+from daemon.disk_cache.writing import delete_journals
 from daemon.disk_tier import DiskOptions, DiskTier
 from daemon.replies import Replies
 from daemon.status import DiskCheck, DiskContents
@@ -29,6 +31,7 @@ class DiskDesk:
         send: Callable[[AskDisk], None],
         replies: Replies,
     ) -> None:
+        self._folder = options.folder
         self._limits = options.limits
         self._writer = writer
         self._reader = reader
@@ -57,13 +60,14 @@ class DiskDesk:
         """Delete all of it; it is gone then."""
         await self._writing_done()  # before it has looked through the folder nobody knows what goes
         await self._ask(lambda disk, names: disk.forget(), is_clearing=True)
-        await self._writing_done()
+        await self._writing_done(partial(delete_journals, self._folder))
 
-    async def _writing_done(self) -> None:
-        """Wait until all that was asked of the writer so far is done."""
+    async def _writing_done(self, act: Callable[[], None] = lambda: None) -> None:
+        """Wait until all that was asked of the writer so far is done, and then `act`."""
         with self._replies.awaited() as reply:
 
             def tell(allowed: int) -> int:
+                act()
                 reply.send(None)
                 return 0
 

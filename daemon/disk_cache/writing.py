@@ -106,6 +106,16 @@ def delete(folder: int, files: Iterable[tuple[str, str]]) -> None:
             os.rmdir(identity, dir_fd=folder)
 
 
+def delete_journals(folder: Path) -> None:
+    """Delete those of all models, also where nothing else is. Never raises."""
+    with suppress(OSError), opened(folder) as root:
+        for identity in folders.models(root):
+            with suppress(OSError), opened_model(root, identity) as model:
+                folders.remove_journal(model)
+            with suppress(OSError):
+                os.rmdir(identity, dir_fd=root)
+
+
 def _keep_floor(folder: int, job: Write) -> None:
     """Raise what a full disk would, if writing would leave less free than asked for."""
     needed = storing.nbytes_of(job.file, job.content)

@@ -9,7 +9,7 @@ from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_tier import DiskOptions
 from mlx_backend.journal import Journals
 from tests.disk_cache.shelf import MODEL, do, done
-from tests.engine.harness import run, running, until, words
+from tests.engine.harness import run, running, words
 
 
 def allowed(folder: Path, limits: DiskLimits, writes: int = 0) -> int:
@@ -53,11 +53,13 @@ def test_whoever_clears_the_disk_clears_the_journals_too(tmp_path: Path) -> None
     async def scenario() -> None:
         async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
             await bench.run(words(100, 1))
+        (tmp_path / "a-model-without-files").mkdir()
         for folder in tmp_path.iterdir():
             if folder.is_dir():
                 (folder / "answers.journal").write_bytes(b"what was said")
         async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
             await bench.engine.clear_disk()
-            await until(lambda: not [*tmp_path.glob("*/*")])
+            assert not [*tmp_path.glob("*/*")]
+            assert not (tmp_path / "a-model-without-files").exists()
 
     run(scenario())
