@@ -494,7 +494,8 @@ def test_an_idle_engine_with_a_disk_does_not_wake_up_between_the_stages(tmp_path
 
         async with running(clock=clock, disk=disk(tmp_path, idle_seconds=0.1)) as bench:
             await bench.run(words(3_000, 1))
-            await until(lambda: len(files(tmp_path)) == 3)
+            await until(lambda: bench.engine.status().model.stages[0].is_reached)
+            assert len(files(tmp_path)) == 3
             await asyncio.sleep(0.1)
             ticks.clear()
             await asyncio.sleep(0.5)
