@@ -153,7 +153,7 @@ def test_a_prompt_that_parts_inside_a_file_is_restored_up_to_there(
 
 @every_caching_kind
 def test_restart_upon_restart_changes_no_answer(kind: CacheKind, tmp_path: Path) -> None:
-    around_blocks = [1024 * blocks + off for blocks in range(1, 9) for off in (-1, 0, 1)]
+    around_blocks = [1024 * blocks + off for blocks in range(1, 6) for off in (-1, 0, 1)]
     text = words(around_blocks[-1], 1)
     for before, length in pairwise([0, *around_blocks]):
         disk = restarted(tmp_path, kind)
