@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
+from weakref import ref
 
 import numpy as np
 
@@ -50,13 +52,22 @@ def all_states(tree: RadixTree, used_until: float) -> Iterator[Kept]:
     was not used later than that.
 
     The most recently used first, of those alike the longest. Each is looked up only when its turn
-    comes: what has left the tree by then is passed over.
+    comes: what has left the tree by then is passed over, and is not kept in memory for it.
     """
+    for node in _own_ends(tree, used_until):
+        if _is_there(node()):
+            yield state_of(tree, cast(Node, node()))
+
+
+def _own_ends(tree: RadixTree, used_until: float) -> list[ref[Node]]:
     old = (node for node in tree.nodes() if node.used_at <= used_until)
     own = [node for node in old if node.checkpoint is not None or not node.children]
-    for node in sorted(own, key=lambda node: (node.used, node.end), reverse=True):
-        if node.parent is not None:
-            yield state_of(tree, node)
+    own.sort(key=lambda node: (node.used, node.end), reverse=True)
+    return [ref(node) for node in own]
+
+
+def _is_there(node: Node | None) -> bool:
+    return node is not None and node.parent is not None
 
 
 def _is_end(tree: RadixTree, node: Node) -> bool:

@@ -21,7 +21,7 @@ NODE_BYTES = 800
 """The index's own bytes for one node beside its ids: objects, dictionaries, array header."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Node:
     """The end of an edge. `used` and `stored` are logical times, `made_at` and `used_at` seconds.
 

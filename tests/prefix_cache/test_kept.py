@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +71,9 @@ def test_whatever_a_limit_takes_was_shown_before(kind: CacheKind) -> None:
     shown = [tuple(kept.tokens.tolist()) for kept in traffic.shown]
     for state in traffic.stored:
         if kind is CacheKind.CHECKPOINTED:
-            is_kept = traffic.cache.peek(token_ids([*state, 60_000])) == len(state) or state in shown
+            is_kept = (
+                traffic.cache.peek(token_ids([*state, 60_000])) == len(state) or state in shown
+            )
         else:
             known = traffic.cache.known(token_ids(state))
             is_kept = known == len(state) or any(other[: len(state)] == state for other in shown)
@@ -109,6 +113,20 @@ def test_what_idleness_takes_is_shown_and_what_somebody_deletes_is_not(kind: Cac
     traffic.store(text(70, 1))
     traffic.cache.clear()
     assert [kept.tokens.tolist() for kept in traffic.shown] == [text(50, 4), text(50, 8)]
+
+
+@KINDS
+def test_who_looks_at_one_state_after_the_other_keeps_none_in_memory(kind: CacheKind) -> None:
+    traffic = Watched(kind)
+    for seed in range(3):
+        traffic.store(text(50, seed))
+    alive = [weakref.ref(kept.spans[0]) for kept in traffic.cache.states()]
+    states = traffic.cache.states()
+    assert next(states).spans
+    traffic.cache.clear()
+    gc.collect()
+    assert not [span for span in alive if span() is not None]
+    assert not list(states)
 
 
 def test_what_was_used_and_what_a_conversation_goes_on_from_is_told_from_the_rest() -> None:
