@@ -40,7 +40,7 @@ from daemon.scheduler import WORTH_WAITING_TOKENS
 from daemon.turns import Turn
 from mlx_backend.errors import RestoreFailed
 from mlx_backend.interface import Backend
-from mlx_backend.messages import CacheKind
+from mlx_backend.messages import CacheKind, TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,17 @@ class Fetches:
         turn.awaits_disk = self._has_to_wait(turn)
         self._spares.forget(turn)
         return turn.awaits_disk
+
+    def began(self, turn: Turn) -> None:
+        """Its row was opened: what it got from disk is known now."""
+        disk = turn.from_disk
+        if disk.tokens and self._archive is not None:
+            self._archive.note_restored(disk.tokens, disk.nbytes)
+
+    def distrust(self, tokens: TokenIds) -> None:
+        """What memory had of `tokens` could not be restored: what is on disk of it goes, too."""
+        if self._archive is not None:
+            self._archive.distrust(tokens)
 
     @property
     def has_work(self) -> bool:

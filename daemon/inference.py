@@ -19,7 +19,6 @@ from daemon.budget import Budget
 from daemon.chunk_pace import ChunkPace
 from daemon.commits import Commits
 from daemon.deliveries import Outbox
-from daemon.disk_cache.jobs import Result
 from daemon.errors import DaemonError, GenerationFailed
 from daemon.fetches import Fetches
 from daemon.generation import (
@@ -86,10 +85,9 @@ class Inference:
         self._records = records
         self._clock = clock
         self._announce = announce
-        self._archive = archive
         self._commits = Commits(model.backend, cache, kind, self._on_stored)
         self.rows = Rows(self.turns, model.backend, cache, budget, self._on_misfit)
-        self._fetches = Fetches(
+        self.fetches = Fetches(
             archive,
             model.backend,
             cache,
@@ -106,7 +104,7 @@ class Inference:
     def add(self, turn: Turn) -> None:
         """Queue a prompt."""
         self.turns.append(turn)
-        self._fetches.arrived(turn)
+        self.fetches.arrived(turn)
         self._sharing.arrived(turn)
 
     def cancel(self, turn: Turn, *, is_whole: bool = False) -> None:
@@ -134,7 +132,7 @@ class Inference:
         Those that had begun have failed; those that wait hear that the model is `unavailable`.
         """
         self._decoding.clear()
-        self._fetches.abandon(is_tree_sound=is_tree_sound)
+        self.fetches.abandon(is_tree_sound=is_tree_sound)
         for turn in list(self.turns):
             turn.match = turn.match if is_tree_sound else None
             had_begun, turn.row = turn.started is not None, None
@@ -145,21 +143,10 @@ class Inference:
     def has_work(self) -> bool:
         """Whether anything can be done now: not where all wait for the disk, or for what is set
         aside for it."""
-        if self.rows.open_turns or self._fetches.has_work:
+        if self.rows.open_turns or self.fetches.has_work:
             return True
         turn = next_to_read(self.turns, may_open=True)
         return turn is not None and not self.rows.is_refused(turn)
-
-    def hear_disk(self, result: Result) -> None:
-        """A disk thread has done something."""
-        self._fetches.heard(result)
-
-    def expire(self, now: float) -> None:
-        """Let those who have waited for the disk for too long be read."""
-        self._fetches.expire(now)
-
-    def next_expiry(self) -> float:
-        return self._fetches.next_expiry()
 
     def cache_status(self) -> CacheStatus:
         """What the tree holds, with the captures that never reached it."""
@@ -178,9 +165,9 @@ class Inference:
 
     def read_chunk(self) -> None:
         """One chunk of the prompt whose turn it is; after its last one the row decodes."""
-        self._fetches.settle()
+        self.fetches.settle()
         turn = self._next_to_read()
-        self._fetches.go_on(is_decoding=bool(self._decoding))
+        self.fetches.go_on(is_decoding=bool(self._decoding))
         if turn is None:
             return
         self.rows.settle()
@@ -210,7 +197,7 @@ class Inference:
 
     def _needs_disk(self, turn: Turn) -> bool:
         """Whether a turn whose turn has come waits for the disk first."""
-        return turn.is_queued and not self.rows.is_refused(turn) and self._fetches.needs(turn)
+        return turn.is_queued and not self.rows.is_refused(turn) and self.fetches.needs(turn)
 
     def _open(self, turn: Turn) -> bool:
         """Give a turn its row; False if there is no memory for it now."""
@@ -232,15 +219,10 @@ class Inference:
         turn.started = self._clock()
         turn.reused = turn.position
         restore_failed = turn.reused < match.length
-        self._note_from_disk(turn)
+        self.fetches.began(turn)
         turn.explain(match, restore_failed=restore_failed)
         self._planning.began(turn, match.common)
         self._outbox.put(turn.generation, Started(turn.reused, prompt, turn.reason))
-
-    def _note_from_disk(self, turn: Turn) -> None:
-        disk = turn.from_disk
-        if disk.tokens and self._archive is not None:
-            self._archive.note_restored(disk.tokens, disk.nbytes)
 
     def _read(self, turn: Turn) -> None:
         row = turn.row
@@ -269,7 +251,7 @@ class Inference:
         then the youngest of all is parked."""
         for turn in self.rows.full(self._decoding.values()):
             while turn.row is not None and not self.rows.grow(turn):
-                if self._fetches.give_way():
+                if self.fetches.give_way():
                     continue
                 opened = self.rows.open_turns
                 if len(opened) == 1:
@@ -341,7 +323,7 @@ class Inference:
     def _end(self, turn: Turn, phase: Phase, event: GenerationEvent) -> None:
         if turn.row is not None:
             self._decoding.pop(id(turn.row), None)
-        self._fetches.drop(turn)
+        self.fetches.drop(turn)
         self.rows.close(turn)
         now = self._clock()
         self._planning.ended(turn, now, is_cancelled=phase is Phase.CANCELLED)
@@ -351,8 +333,7 @@ class Inference:
         self._outbox.put(turn.generation, event)
 
     def _on_misfit(self, tokens: TokenIds) -> None:
-        if self._archive is not None:
-            self._archive.distrust(tokens)
+        self.fetches.distrust(tokens)
 
     def _on_stored(self, key: TokenIds) -> None:
         self._sharing.learned(key)

@@ -128,18 +128,18 @@ class Resident:
     def hear_disk(self, result: Result) -> None:
         """A disk thread has done something that turns may wait for."""
         if self.inference is not None:
-            self.inference.hear_disk(result)
+            self.inference.fetches.heard(result)
 
     def expire(self, now: float) -> None:
         """Forget sessions that have been idle for too long; let nobody wait in vain."""
         self.sessions.expire(now)
         if self.inference is not None:
-            self.inference.expire(now)
+            self.inference.fetches.expire(now)
 
     def next_expiry(self) -> float:
         """When that has something to do next; perhaps never."""
         sessions = self.sessions.next_expiry()
-        waits = math.inf if self.inference is None else self.inference.next_expiry()
+        waits = math.inf if self.inference is None else self.inference.fetches.next_expiry()
         return waits if sessions is None else min(sessions, waits)
 
     def work(self) -> None:

@@ -198,7 +198,7 @@ class SlowDisk:
 
     def _hear(self, result: Result) -> None:
         self.tier.hear(result)
-        self.inference.hear_disk(result)
+        self.inference.fetches.heard(result)
 
 
 def filled(folder: Path, kind: CacheKind, *prompts: Sequence[int]) -> None:

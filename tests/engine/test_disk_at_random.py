@@ -95,7 +95,7 @@ class Life:
 
     def _wait(self) -> None:
         self._disk.clock.now += 20
-        self._disk.inference.expire(self._disk.clock())
+        self._disk.inference.fetches.expire(self._disk.clock())
 
     def _forget(self) -> None:
         self._disk.tier.forget()

@@ -96,9 +96,9 @@ def test_nobody_waits_for_ever_for_a_disk_of_which_nothing_is_heard(
     turn = disk.submit(LONG)
     disk.work()
     disk.read(1)
-    assert disk.inference.next_expiry() == disk.clock() + PATIENCE_SECONDS
+    assert disk.inference.fetches.next_expiry() == disk.clock() + PATIENCE_SECONDS
     disk.clock.now += PATIENCE_SECONDS
-    disk.inference.expire(disk.clock())
+    disk.inference.fetches.expire(disk.clock())
     disk.work()
     assert turn.phase is Phase.DONE
     disk.expect_right(turn)
@@ -117,7 +117,7 @@ def test_of_all_who_come_to_a_silent_disk_only_the_first_wait(tmp_path: Path) ->
     first = disk.submit(prompts[0])
     disk.work()
     disk.clock.now += PATIENCE_SECONDS
-    disk.inference.expire(disk.clock())
+    disk.inference.fetches.expire(disk.clock())
     second = disk.submit(prompts[1])
     disk.work()
     assert (first.phase, second.phase) == (Phase.DONE, Phase.DONE), "each waits anew"
@@ -143,7 +143,7 @@ def test_who_is_not_yet_the_next_is_as_patient_as_the_disk_is_busy(
     for _ in range(20):
         disk.once()
         disk.clock.now += PATIENCE_SECONDS / 2
-        disk.inference.expire(disk.clock())
+        disk.inference.fetches.expire(disk.clock())
         disk.read(1)
     disk.inference.cancel(speaking)
     disk.finish()
