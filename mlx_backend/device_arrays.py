@@ -60,16 +60,19 @@ def device_dtype(host: HostArray) -> Any:
     return dtype
 
 
-def on_device(host: HostArray) -> Any:
-    """A copy of `host`, evaluated. Raises RestoreFailed as `device_dtype` does.
+def on_device(hosts: Sequence[HostArray]) -> tuple[Any, ...]:
+    """Copies of `hosts`, evaluated. Raises RestoreFailed as `device_dtype` does.
 
-    It is written through a view of the new array: unlike `mx.array` of numpy's, that lets other
+    They are written through views of the new arrays: unlike `mx.array` of numpy's, that lets other
     threads run meanwhile, and joins the parts as it goes.
     """
-    dtype = device_dtype(host)
-    array = mx.zeros(host.shape, BITS[dtype.size])
-    mx.eval(array)
-    host.copy_to(np.asarray(array))
-    array = array.view(dtype)
-    mx.eval(array)
-    return array
+    dtypes = [device_dtype(host) for host in hosts]
+    places = [
+        mx.zeros(host.shape, BITS[dtype.size]) for host, dtype in zip(hosts, dtypes, strict=True)
+    ]
+    mx.eval(places)
+    for host, place in zip(hosts, places, strict=True):
+        host.copy_to(np.asarray(place))
+    arrays = tuple(place.view(dtype) for place, dtype in zip(places, dtypes, strict=True))
+    mx.eval(arrays)
+    return arrays

@@ -29,7 +29,7 @@ def import_span(layout: CacheLayout, arrays: Sequence[HostArray], start: int, st
         blocks = []
         for first in range(start, stop, BLOCK_TOKENS):
             last = min(first + BLOCK_TOKENS, stop)
-            copies = tuple(on_device(array.tokens(first, last)) for array in arrays)
+            copies = on_device([array.tokens(first, last) for array in arrays])
             blocks.append(Block(last - first, copies))
         return MlxSpan(tuple(blocks))
 
@@ -44,7 +44,7 @@ def import_checkpoint(
         if form.length != length:
             raise RestoreFailed(f"a checkpoint after {form.length} tokens, not {length}")
         _refuse_other_places(form, arrays)
-        checkpoint = MlxCheckpoint(form, [on_device(array) for array in arrays])
+        checkpoint = MlxCheckpoint(form, on_device(arrays))
         fitting_states(layout, checkpoint)
         return checkpoint
 

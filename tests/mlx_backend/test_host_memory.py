@@ -100,10 +100,10 @@ def test_every_type_and_every_pattern_of_bits_comes_back(dtype):
     if dtype == "BOOL":
         bits &= 1
     came_in = HostArray(dtype, (bits.view(f"u{size}"),))
-    array = on_device(came_in)
+    (array,) = on_device([came_in])
     assert (array.dtype, array.shape) == (DTYPES[dtype], (2, 3, 5, 7))
     assert on_host(array).tobytes() == bits.tobytes()
-    part = on_device(came_in.tokens(1, 4))
+    (part,) = on_device([came_in.tokens(1, 4)])
     assert mx.array_equal(part.view(mx.uint8), array[:, :, 1:4].view(mx.uint8))
 
 
@@ -221,7 +221,7 @@ def test_a_part_of_what_came_in_is_the_part_that_was_asked_for():
 
 def test_arrays_without_width_come_back_like_any_other():
     empty = HostArray("BF16", (np.zeros((3, 1, 9, 0), dtype=np.uint16),))
-    array = on_device(empty.tokens(2, 6))
+    (array,) = on_device([empty.tokens(2, 6)])
     assert (array.dtype, array.shape) == (mx.bfloat16, (3, 1, 4, 0))
     assert on_host(array).shape == (3, 1, 4, 0)
 
