@@ -8,7 +8,7 @@ answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from daemon.disk_cache.files import BLOCK_TOKENS, Content, FileKind, KeyChain, StoredFile
 from daemon.disk_cache.index import Coverage, Found
@@ -50,12 +50,15 @@ class Archive:
             log.exception("a state of %d tokens could not be handed to the disk", len(kept.tokens))
             return False
 
-    def hand_over(self, kept: Kept, *, at_rest: bool = False) -> Iterator[tuple[StoredFile, bool]]:
+    def hand_over(
+        self, kept: Kept, *, at_rest: bool = False, since: int | None = None
+    ) -> Iterator[tuple[StoredFile, bool]]:
         """Have what is not on disk yet of a state written, file by file, parents first; with each,
         whether the tier took it. The first that it does not take is the last. Once `is_ready`:
         before that, what is there already would be written again in other pieces.
 
-        `at_rest`: the state stays in memory meanwhile, and nothing else goes on.
+        `at_rest`: the state stays in memory meanwhile, and nothing else goes on. `since` a mark of
+        the tier's: nothing that was used from then on gives way to it.
         """
         if not self._is_restorable(kept):
             return
@@ -66,7 +69,9 @@ class Archive:
             is_taken = self._tier.may_save(nbytes, is_dear=is_dear, at_rest=at_rest)
             if is_taken:
                 content = _content(kept, file)
-                is_taken = self._tier.save(file, content, is_dear=is_dear, at_rest=at_rest)
+                is_taken = self._tier.save(
+                    file, content, is_dear=is_dear, at_rest=at_rest, since=since
+                )
             yield file, is_taken
             if not is_taken:
                 return
@@ -91,6 +96,17 @@ class Archive:
         files = found.blocks if found.checkpoint is None else (*found.blocks, found.checkpoint)
         if files:
             self._tier.touch(self.identity, files)
+
+    def touch_ends(self, ends: Iterable[StoredFile]) -> None:
+        """Some states were used just now, in this order, the last one last: see `ends`."""
+        for file in ends:
+            self._tier.touch(self.identity, (file,))
+
+    def ends(self, tokens: TokenIds) -> tuple[StoredFile, ...]:
+        """The files of a state that all its others stand below."""
+        found = self.find(tokens, len(tokens))
+        checkpoint = () if found.checkpoint is None else (found.checkpoint,)
+        return (*found.blocks[-1:], *checkpoint)
 
     def read(self, file: StoredFile, heard: Heard) -> None:
         """Have a file read; `heard` is called on this thread with what came of it."""

@@ -106,14 +106,25 @@ class DiskTier:
         """Whether all that is on disk of a model is in its index, and more may come to it."""
         return self._room.bounds is not None and self._holdings.is_filled(identity)
 
+    def mark(self) -> int:
+        """A number for now, for `save`."""
+        return self._holdings.mark()
+
     def save(
-        self, file: StoredFile, content: Content, *, is_dear: bool, at_rest: bool = False
+        self,
+        file: StoredFile,
+        content: Content,
+        *,
+        is_dear: bool,
+        at_rest: bool = False,
+        since: int | None = None,
     ) -> bool:
         """Have a file written, as far as the limits allow; False if they do not.
 
         `is_dear`: it was used again, or is the end of a conversation: under pressure nothing else
         is written. `at_rest`: nothing else goes on, so that any number of files may wait for the
-        writer. What is in its index already is not written again (True).
+        writer. `since` a mark: what was used from then on does not go for it. What is in its index
+        already is not written again (True).
         """
         index = self._holdings.indexes.get(file.identity)
         if index is None or not self.is_ready(file.identity):
@@ -123,7 +134,7 @@ class DiskTier:
         nbytes = bytes_at_most(file, content)
         if not self.may_save(nbytes, is_dear=is_dear, at_rest=at_rest):
             return False
-        if not self._make_room(index, file, nbytes):
+        if not self._make_room(index, file, nbytes, since):
             self._tally.skipped_writes += 1
             return False
         return index.add(file, is_written=False) and self._write(file, content, nbytes)
@@ -135,14 +146,16 @@ class DiskTier:
         self._tally.skipped_writes += not is_allowed
         return is_allowed
 
-    def _make_room(self, index: DiskIndex, file: StoredFile, nbytes: int) -> bool:
+    def _make_room(
+        self, index: DiskIndex, file: StoredFile, nbytes: int, since: int | None
+    ) -> bool:
         """Have deleted what the file needs, but nothing that it stands on; whether it fits."""
         below = index.block(file.parent)
         if below is not None:
             index.touch((below,))
         elif file.parent:
             return False  # it went, or was not taken either
-        return self._room.keep(nbytes, below)
+        return self._room.keep(nbytes, below, since)
 
     def _write(self, file: StoredFile, content: Content, nbytes: int) -> bool:
         assert self._room.bounds is not None

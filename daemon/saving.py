@@ -3,7 +3,10 @@
 Never more is handed over than the disk tier lets wait for the writer, though the arrays are in
 memory in any case: whoever comes meanwhile and needs the memory of what goes for it should not
 find it held by a queue. And only a little is done at a time, so that nobody who comes waits for
-long. It is given up when the tree may change. Runs on the engine's thread.
+long. It is given up when the tree may change.
+
+Where the disk is full, no state gives way to one that was used before it: what does not fit stays
+out, and nothing is written each time in the place of the last. Runs on the engine's thread.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 from collections.abc import Iterator
 
 from daemon.archive import Archive
+from daemon.disk_cache.files import StoredFile
 from daemon.disk_tier import DiskTier
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.kept import Kept
@@ -31,6 +35,8 @@ class Saving:
         """`idle_seconds`: only what was not used for so long."""
         self.is_over = False
         self.is_whole = False
+        self._since = tier.mark()
+        self._ends: list[StoredFile] = []
         self._archive = archive
         self._tier = tier
         self._states: Iterator[Kept] = cache.states(idle_seconds)
@@ -53,6 +59,13 @@ class Saving:
             self.is_over = True
             are_written = all(self._archive.is_written(name) for name in self._offered)
             self.is_whole = self._is_complete and are_written
+            self._put_in_order()
+
+    def _put_in_order(self) -> None:
+        """What was used last is what goes last, in this run and in the next."""
+        self._archive.touch_ends(reversed(self._ends))
+        self._ends.clear()
+        self._tier.note_uses()
 
     def _hand_over_next(self) -> None:
         state, self._state = self._state, None
@@ -67,7 +80,15 @@ class Saving:
 
     def _hand_over(self, state: Kept) -> bool:
         """Whether nothing more of a state is to be handed over; else there is no room for now."""
-        for file, is_taken in self._archive.hand_over(state, at_rest=True):
+        self._archive.touch_ends(self._archive.ends(state.tokens))
+        is_done = self._hand_over_files(state)
+        if is_done:
+            self._ends += reversed(self._archive.ends(state.tokens))
+        return is_done
+
+    def _hand_over_files(self, state: Kept) -> bool:
+        files = self._archive.hand_over(state, at_rest=True, since=self._since)
+        for file, is_taken in files:
             if not is_taken:
                 self._is_complete = False
                 return True

@@ -133,14 +133,20 @@ class Holdings:
         """Models that anything may be there of."""
         return {*self.indexes, *(file.identity for file in self.listed())}
 
-    def oldest(self) -> Held | None:
+    def mark(self) -> int:
+        """A number for now: whatever is used from now on is used `since` then."""
+        return next(self._uses)
+
+    def oldest(self, since: int | None = None) -> Held | None:
         """What goes first: a file of a model that this run has not loaded, or else the least
-        recently used one that nothing stands on."""
+        recently used one that nothing stands on, unless it was used `since` a mark."""
         if (stranger := self._strangers.oldest) is not None:
             return Held(stranger.identity, stranger.name, stranger.nbytes)
         leaves = (leaf for index in self.indexes.values() if (leaf := index.oldest()) is not None)
         oldest = min(leaves, key=lambda leaf: leaf[0], default=None)
-        return None if oldest is None else _held(oldest[1])
+        if oldest is None or (since is not None and oldest[0].serial >= since):
+            return None
+        return _held(oldest[1])
 
     def listed(self) -> Iterator[FoundFile]:
         """Files that are known by name and size only."""

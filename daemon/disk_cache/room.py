@@ -89,14 +89,16 @@ class Room:
             self._deleting.append(())
             self._writer.put(Delete(()))
 
-    def keep(self, more: int = 0, spared: StoredFile | None = None) -> bool:
+    def keep(
+        self, more: int = 0, spared: StoredFile | None = None, since: int | None = None
+    ) -> bool:
         """Delete what is used least until a file of `more` bytes fits (0: none), but not `spared`
-        nor what was used after it; whether it fits then."""
+        nor what was used after it, nor what was used `since` a mark; whether it fits then."""
         assert self.bounds is not None
         if self.is_closed:
             return False
         use, removed = self.use(), list[Held]()
-        while not self.bounds.hold(use, more) and (oldest := self._holdings.oldest()):
+        while not self.bounds.hold(use, more) and (oldest := self._holdings.oldest(since)):
             if spared and (oldest.identity, oldest.name) == (spared.identity, spared.name):
                 break
             removed += self._holdings.remove(oldest.identity, oldest.name)
