@@ -19,13 +19,12 @@ from daemon.errors import CommandFailed, NotAnswering, NotRunning, Refused
 from daemon.own_token import read_token
 
 if TYPE_CHECKING:
+    from daemon.disk_status import DiskCheck, DiskContents
     from daemon.status import (
         CacheCheck,
         CacheContents,
         CacheStatus,
         DaemonStatus,
-        DiskCheck,
-        DiskContents,
         ListedModel,
         ModelList,
         RequestStatus,
@@ -95,14 +94,14 @@ class Client:
 
     def _disk(self, method: str, path: str) -> DiskContents:
         body = self._answer(method, path, with_token=method == "POST")
-        from daemon.status import DiskContents
+        from daemon.disk_status import DiskContents
 
         return self._parsed(DiskContents, body)
 
     def check_disk(self) -> DiskCheck:
         """Waits until all of it was read."""
         body = self._answer("POST", "/mlxd/cache/disk/check", CHECK_SECONDS, with_token=True)
-        from daemon.status import DiskCheck
+        from daemon.disk_status import DiskCheck
 
         return self._parsed(DiskCheck, body)
 

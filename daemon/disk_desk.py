@@ -13,9 +13,9 @@ from typing import TypeVar
 from daemon.commands import AskDisk
 from daemon.disk_cache.jobs import Check, Chore, JobQueue
 from daemon.disk_cache.writing import delete_journals
+from daemon.disk_status import DiskCheck, DiskContents
 from daemon.disk_tier import DiskOptions, DiskTier
 from daemon.replies import Replies
-from daemon.status import DiskCheck, DiskContents
 
 Answer = TypeVar("Answer")
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from daemon import __version__
+from daemon.disk_status import DiskStatus
 from daemon.starts import Memory
-from daemon.status import DaemonStatus, DiskStatus
+from daemon.status import DaemonStatus
 
 TESTED = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
 """The versions that the code was written and tested against; a test compares the package's own."""

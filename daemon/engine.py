@@ -36,6 +36,7 @@ from daemon.deliveries import Generation, Outbox
 from daemon.disk_cache.jobs import JobQueue, Result, Stop
 from daemon.disk_cache.labor import work
 from daemon.disk_desk import DiskDesk
+from daemon.disk_status import DiskCheck, DiskContents
 from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
 from daemon.errors import GenerationFailed
@@ -48,7 +49,7 @@ from daemon.records import Record
 from daemon.replies import Replies
 from daemon.resident import unavailable
 from daemon.sources import ModelSource
-from daemon.status import DiskCheck, DiskContents, EngineStatus, ModelStatus, RequestStatus
+from daemon.status import EngineStatus, ModelStatus, RequestStatus
 from daemon.worker import Worker
 from mlx_backend.interface import LoadedModel, OutputStream
 from mlx_backend.messages import AnswerForm, ModelInfo, TextPiece, TokenIds

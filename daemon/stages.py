@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from daemon.status import ModelStatus, StageStatus
+from daemon.disk_status import StageStatus
+from daemon.status import ModelStatus
 
 
 @dataclass(frozen=True, slots=True)

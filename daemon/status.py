@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from daemon.disk_status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus, StageStatus
+from daemon.disk_status import DiskStatus, StageStatus
 from daemon.histogram import Histogram
-
-__all__ = ["DiskCheck", "DiskContents", "DiskModelStatus", "DiskStatus", "StageStatus"]
 
 
 @dataclass(frozen=True, slots=True)

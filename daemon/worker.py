@@ -33,6 +33,7 @@ from daemon.commands import (
 )
 from daemon.deliveries import Outbox
 from daemon.disk_cache.jobs import Result
+from daemon.disk_status import DiskStatus
 from daemon.disk_tier import DiskTier
 from daemon.engine_options import EngineOptions
 from daemon.errors import DaemonError
@@ -43,7 +44,7 @@ from daemon.records import Record, Records, memory_status, record_of, request_st
 from daemon.resident import Resident, Workshop, unavailable
 from daemon.residents import Residents
 from daemon.sources import ModelSource
-from daemon.status import DiskStatus, EngineStatus, combined
+from daemon.status import EngineStatus, combined
 from mlx_backend.messages import ModelInfo
 
 log = logging.getLogger(__name__)

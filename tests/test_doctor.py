@@ -13,6 +13,7 @@ import pytest
 from daemon import __version__
 from daemon.agent_configs import check_agents
 from daemon.cli import ExitCode
+from daemon.disk_status import DiskStatus
 from daemon.doctor import (
     TESTED,
     DiskCacheFacts,
@@ -34,7 +35,7 @@ from daemon.doctor import (
     worst,
 )
 from daemon.starts import Memory
-from daemon.status import DaemonStatus, DiskStatus, EngineStatus, MachineStatus, ModelStatus
+from daemon.status import DaemonStatus, EngineStatus, MachineStatus, ModelStatus
 from daemon.views.doctor import doctor_json, summary
 from tests.e2e.processes import free_port, running
 

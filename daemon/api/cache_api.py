@@ -18,9 +18,10 @@ from starlette.routing import BaseRoute, Route
 
 from daemon.api.authority import require_token
 from daemon.api.responses import json_response
+from daemon.disk_status import DiskCheck, DiskContents
 from daemon.engine import Engine, Inspection
 from daemon.errors import ModelUnavailable
-from daemon.status import CacheCheck, CacheContents, CacheStatus, DiskCheck, DiskContents
+from daemon.status import CacheCheck, CacheContents, CacheStatus
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from daemon.disk_status import DiskStatus
 from daemon.engine import Engine
 from daemon.histogram import Histogram
-from daemon.status import CacheStatus, DiskStatus, EngineStatus, MemoryStatus, TotalsStatus
+from daemon.status import CacheStatus, EngineStatus, MemoryStatus, TotalsStatus
 
 
 def metrics_routes(engine: Engine) -> Sequence[BaseRoute]:

@@ -14,7 +14,7 @@ from daemon.disk_cache import folder as folders
 from daemon.disk_cache.folder import Listed, opened, opened_model
 from daemon.disk_cache.verify import Verdict, verified
 from daemon.disk_cache.writing import delete
-from daemon.status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus
+from daemon.disk_status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus
 
 
 def inventory(folder: Path) -> DiskContents:

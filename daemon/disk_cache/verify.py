@@ -14,7 +14,7 @@ from daemon.disk_cache.files import FileKind, StoredFile
 from daemon.disk_cache.folder import in_words, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.scan import Survey, survey
-from daemon.status import DiskCheck
+from daemon.disk_status import DiskCheck
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from daemon.status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus, StageStatus
+from daemon.disk_status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus, StageStatus
 from daemon.views.tables import Column, Layout, facts
 from daemon.views.words import age, count, counted, duration, listed, plain, share, size
 

@@ -3,8 +3,9 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.api.metrics import StatusCollector
+from daemon.disk_status import DiskStatus
 from daemon.histogram import Histogram
-from daemon.status import CacheStatus, DiskStatus, EngineStatus, ModelStatus, TotalsStatus
+from daemon.status import CacheStatus, EngineStatus, ModelStatus, TotalsStatus
 from tests.api.admin_desk import desk
 from tests.engine.harness import run, words
 

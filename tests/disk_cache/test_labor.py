@@ -34,8 +34,8 @@ from daemon.disk_cache.jobs import (
     Written,
 )
 from daemon.disk_cache.labor import work
+from daemon.disk_status import DiskCheck
 from daemon.replies import Reply
-from daemon.status import DiskCheck
 from mlx_backend.host_arrays import HostArray
 from tests.disk_cache.shelf import (
     MODEL,

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from daemon.disk_cache.limits import DiskLimits
+from daemon.disk_status import DiskStatus
 from daemon.disk_tier import DiskOptions
 from daemon.engine import Engine
 from daemon.engine_options import EngineOptions
 from daemon.generation import GenerationRequest
 from daemon.prefix_cache.cache import PrefixCache
-from daemon.status import DiskStatus
 from mlx_backend.interface import LoadedModel
 from mlx_backend.messages import CacheKind, ModelInfo, Prompt, Sampling, token_ids
 from tests.engine.harness import Answer, Bench, collect, every_caching_kind, run, running, words

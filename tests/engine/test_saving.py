@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from daemon.disk_cache.limits import DiskLimits
+from daemon.disk_status import StageStatus
 from daemon.disk_tier import DiskOptions
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.residents import ResidencyLimits
-from daemon.status import StageStatus
 from mlx_backend.host_arrays import HostArray
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import (

@@ -4,14 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from daemon.status import (
-    DiskCheck,
-    DiskContents,
-    DiskModelStatus,
-    DiskStatus,
-    ModelStatus,
-    StageStatus,
-)
+from daemon.disk_status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus, StageStatus
+from daemon.status import ModelStatus
 from daemon.views.disk import check_words, disk_view
 from daemon.views.status import status_view
 from daemon.views.why import why_view
