@@ -20,7 +20,16 @@ from daemon.generation import GenerationRequest
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.interface import LoadedModel
 from mlx_backend.messages import CacheKind, ModelInfo, Prompt, Sampling, token_ids
-from tests.engine.harness import Answer, Bench, collect, every_caching_kind, run, running, words
+from tests.engine.harness import (
+    Answer,
+    Bench,
+    collect,
+    every_caching_kind,
+    run,
+    running,
+    until,
+    words,
+)
 from tests.engine.library import library
 from tests.fakes import TURN_END
 
@@ -208,6 +217,7 @@ def test_models_that_take_turns_leave_nothing_but_what_is_on_disk(tmp_path: Path
                 for name in ("first", "second"):
                     answer = await shelf.answer(name, prompt)
                     assert len(shelf.loaded) == 1
+                await until(lambda: shelf.engine.status().disk.pending_bytes == 0)
                 status = shelf.engine.status()
                 written.append(status.disk.written_bytes)
                 held.append((status.cache.bytes, status.cache.arrays))
