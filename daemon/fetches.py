@@ -147,9 +147,10 @@ class Fetches:
     def give_way(self) -> bool:
         """End what was begun last, because a row needs its memory; False if nothing is begun."""
         if not self._fetches:
-            return False
+            return self._rows.take_back()
         turn = next(reversed(self._fetches))
         self.drop(turn)
+        self._rows.close(turn)
         turn.fetches -= 1
         turn.refused_at = self._rows.reserved_bytes
         return True
@@ -225,7 +226,8 @@ class Fetches:
         return wanted
 
     def _begin(self, turn: Turn, wanted: Plan) -> bool:
-        """False if there is no memory for it now, and then none for its row either."""
+        """False if there is no memory for it: then there is no row for it now either, unless there
+        never will be so much."""
         pin = self._cache.pin(turn.tokens[: wanted.length])
         if not self._rows.reserve(turn, wanted.tokens):
             self._cache.release(pin)
@@ -316,6 +318,7 @@ class Fetches:
         span, checkpoint = fetch.span_from(known), fetch.checkpoint
         if self._commits.read_in(turn, key, span, checkpoint, wanted.kind):
             turn.note_fetched(range(wanted.held, end))
+            self._rows.set_aside(turn, key)
         else:
             turn.fetches = MOST_FETCHES  # it would not be kept the next time either
 

@@ -143,7 +143,7 @@ class Inference:
     def has_work(self) -> bool:
         """Whether anything can be done now: not where all wait for the disk, or for what is set
         aside for it."""
-        if self.rows.open_turns or self.fetches.has_work:
+        if self.rows.open_turns or self.fetches.has_work or self.rows.first_set_aside():
             return True
         turn = next_to_read(self.turns, may_open=True)
         return turn is not None and not self.rows.is_refused(turn)
@@ -186,14 +186,19 @@ class Inference:
         """The turn whose chunk is read next, with its row; None if all wait, for memory perhaps."""
         opened = len(self.rows.open_turns)
         may_open = opened < self._policy.max_rows
-        turn = next_to_read(self.turns, may_open)
+        turn = self._first(may_open)
         while turn is not None and self._needs_disk(turn):
-            turn = next_to_read(self.turns, may_open)
+            turn = self._first(may_open)
         if turn is None or not turn.is_queued or self._open(turn):
             return turn
         if not opened and not self.rows.reserved_bytes:
             self._give_up(turn)
         return next_to_read(self.turns, may_open=False)
+
+    def _first(self, may_open: bool) -> Turn | None:
+        """Who was read in from disk begins first: it keeps memory from the others until then."""
+        set_aside = self.rows.first_set_aside() if may_open else None
+        return set_aside or next_to_read(self.turns, may_open)
 
     def _needs_disk(self, turn: Turn) -> bool:
         """Whether a turn whose turn has come waits for the disk first."""

@@ -56,10 +56,12 @@ class Rows:
 
         The match is what the tree said; it stays pinned in `turn.match` if it could be restored.
         """
-        reserved = self.reserved_bytes
         if self.is_refused(turn):
             return None
+        turn.row_bytes = 0  # what was set aside for it
+        reserved = self.reserved_bytes
         match = self._found(turn)
+        self.close(turn)
         if match is None:
             turn.refused_at = reserved
             return None
@@ -74,20 +76,43 @@ class Rows:
         return turn.refused_at is not None and turn.refused_at == self.reserved_bytes
 
     def reserve(self, turn: Turn, tokens: int) -> bool:
-        """Make room for the state of so many tokens that is read in for a turn without a row;
-        False if there is none."""
+        """Make room for the state of so many tokens that is read in for a turn without a row, and
+        for the row, unless it has all to itself; False if there is none.
+
+        Then it gets a row when somebody has left, not before: it would be read for want of memory.
+        """
+        self.close(turn)
         nbytes = tokens * self.budget.token_bytes + self.budget.whole_bytes
-        if not self._make_room(nbytes):
+        with_row = nbytes + self._row_bytes(turn)
+        is_alone = not self.reserved_bytes
+        if not self._make_room(with_row) and not (is_alone and self._make_room(nbytes)):
+            turn.refused_at = None if is_alone else self.reserved_bytes
             return False
-        turn.row_bytes = nbytes
+        turn.row_bytes = with_row
         return True
+
+    def set_aside(self, turn: Turn, tokens: TokenIds) -> None:
+        """Keep what the tree has of `tokens`, and memory for the row, until that is opened: it
+        would be read in for nothing if others took either meanwhile."""
+        turn.match, turn.row_bytes, turn.refused_at = self._cache.pin(tokens), 0, None
+        turn.row_bytes = self._row_bytes(turn)
+
+    def first_set_aside(self) -> Turn | None:
+        """Who has been waiting longest of those for whom that was done."""
+        return next(filter(_is_set_aside, self._turns), None)
+
+    def take_back(self) -> bool:
+        """Let go of what was set aside last; False if nothing is."""
+        turn = next(filter(_is_set_aside, reversed(self._turns)), None)
+        if turn is not None:
+            self.close(turn)
+        return turn is not None
 
     def storable_tokens(self, turn: Turn) -> int:
         """How many of a turn's tokens the cache can hold beside its row, at most."""
         budget, limit = self.budget, self._cache.status().max_bytes
         if budget.max_bytes is not None:
-            row_bytes = budget.row_bytes(budget.row_room(len(turn.tokens), turn.to_come))
-            limit = min(limit, budget.max_bytes - row_bytes)
+            limit = min(limit, budget.max_bytes - self._row_bytes(turn))
         limit -= budget.whole_bytes + 2 * NODE_BYTES
         return max(0, limit // (budget.token_bytes + TOKEN_BYTES))
 
@@ -95,8 +120,9 @@ class Rows:
         """Release the row and the match, if there are any. Idempotent."""
         if turn.row is not None:
             self._backend.release(turn.row)
-            turn.row, turn.row_bytes = None, 0
+            turn.row = None
             self._weigh(self.open_turns)  # what it leaves in a batch is theirs
+        turn.row_bytes = 0
         if turn.match is not None:
             self._cache.release(turn.match)
             turn.match = None
@@ -145,7 +171,7 @@ class Rows:
 
     def _found(self, turn: Turn) -> Match | None:
         """What the tree holds of a turn for whose row there is room now."""
-        need = self.budget.row_bytes(self.budget.row_room(len(turn.tokens), turn.to_come))
+        need = self._row_bytes(turn)
         limit = self.budget.max_bytes
         if limit is not None and self.reserved_bytes + need > limit:
             return None
@@ -157,6 +183,10 @@ class Rows:
         if self.open_turns or self.reserved_bytes or not self._make_room(need):
             return None
         return self._cache.match(turn.tokens, turn.session.id)  # what was left of its own prefix
+
+    def _row_bytes(self, turn: Turn) -> int:
+        """What a turn's row will be accounted with when it is opened."""
+        return self.budget.row_bytes(self.budget.row_room(len(turn.tokens), turn.to_come))
 
     def _make_room(self, need: int) -> bool:
         """Free what `need` bytes lack; False, and nothing freed, where that cannot be done."""
@@ -210,3 +240,7 @@ class Rows:
             if turn.row is not None:
                 expected = self.budget.row_bytes(turn.row.room)
                 turn.row_bytes = max(turn.row.nbytes, expected)
+
+
+def _is_set_aside(turn: Turn) -> bool:
+    return turn.row is None and turn.match is not None

@@ -101,6 +101,21 @@ def test_a_row_that_grows_is_given_what_was_set_aside_for_the_disk(
     assert waiting.usage.read <= 16
 
 
+@every_caching_kind
+@pytest.mark.parametrize("rows", [1, 3], ids=["one", "three"])
+def test_of_many_that_memory_has_no_room_for_at_once_each_is_read_in_once(
+    kind: CacheKind, rows: int, tmp_path: Path
+) -> None:
+    prompts = [words(5_000 + 17 * seed, seed) for seed in range(8)]
+    filled(tmp_path, kind, *prompts)
+    disk = restarted(tmp_path, kind, budget_bytes=rows * 2 * 90_000 + 40_000)
+    turns = [disk.submit(prompt) for prompt in prompts]
+    disk.finish()
+    done(disk, *turns)
+    assert len(disk.names_read) == len(set(disk.names_read)), "it left again before it was used"
+    assert all(turn.usage.read <= 16 for turn in turns)
+
+
 def test_of_a_prompt_too_large_to_be_kept_as_much_is_read_in_as_fits(tmp_path: Path) -> None:
     filled(tmp_path, CacheKind.SLICEABLE, ONE)
     budget = ONE_BYTES // 2 + ROW_BYTES
