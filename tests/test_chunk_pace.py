@@ -60,3 +60,13 @@ def test_an_engine_on_a_slow_device_reads_smaller_chunks_and_answers_the_same():
         assert quick[:4] == [32, 64, 128, 256]
 
     run(scenario())
+
+
+def test_how_quickly_prompts_are_read_is_known_from_the_first_chunk_on() -> None:
+    pace = ChunkPace(CHUNK)
+    assert pace.tokens_per_second is None
+    pace.took(1_000, 2.0)
+    assert pace.tokens_per_second == 500
+    for _ in range(50):
+        pace.took(1_000, 1.0)
+    assert 990 < (pace.tokens_per_second or 0) <= 1_000, "what it was once counts for ever"
