@@ -59,9 +59,11 @@ class Rows:
         if self.is_refused(turn):
             return None
         turn.row_bytes = 0  # what was set aside for it
-        reserved = self.reserved_bytes
+        reserved, was_set_aside = self.reserved_bytes, _is_set_aside(turn)
         match = self._found(turn)
         self.close(turn)
+        if match is None and was_set_aside:
+            match = self._found(turn)  # not all that was kept for it can stay beside its row
         if match is None:
             turn.refused_at = reserved
             return None
@@ -94,7 +96,7 @@ class Rows:
     def set_aside(self, turn: Turn, tokens: TokenIds) -> None:
         """Keep what the tree has of `tokens`, and memory for the row, until that is opened: it
         would be read in for nothing if others took either meanwhile."""
-        turn.match, turn.row_bytes, turn.refused_at = self._cache.pin(tokens), 0, None
+        turn.match, turn.refused_at = self._cache.pin(tokens), None
         turn.row_bytes = self._row_bytes(turn)
 
     def first_set_aside(self) -> Turn | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,22 @@ def test_of_many_that_memory_has_no_room_for_at_once_each_is_read_in_once(
     done(disk, *turns)
     assert len(disk.names_read) == len(set(disk.names_read)), "it left again before it was used"
     assert all(turn.usage.read <= 16 for turn in turns)
+
+
+@every_caching_kind
+def test_what_was_set_aside_goes_where_another_model_needs_the_memory(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, ONE)
+    disk = restarted(tmp_path, kind, budget_bytes=1 << 20)
+    turn = disk.submit(ONE)
+    disk.work()
+    disk.read()
+    disk.inference.fetches.settle()
+    rows = disk.inference.rows
+    rows.budget = replace(rows.budget, max_bytes=ROW_BYTES + ONE_BYTES // 2)
+    disk.finish()
+    done(disk, turn)
 
 
 def test_of_a_prompt_too_large_to_be_kept_as_much_is_read_in_as_fits(tmp_path: Path) -> None:
