@@ -8,7 +8,7 @@ answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from daemon.disk_cache.files import BLOCK_TOKENS, Content, FileKind, KeyChain, StoredFile
 from daemon.disk_cache.index import Coverage, Found
@@ -96,11 +96,6 @@ class Archive:
         files = found.blocks if found.checkpoint is None else (*found.blocks, found.checkpoint)
         if files:
             self._tier.touch(self.identity, files)
-
-    def touch_ends(self, ends: Iterable[StoredFile]) -> None:
-        """Some states were used just now, in this order, the last one last: see `ends`."""
-        for file in ends:
-            self._tier.touch(self.identity, (file,))
 
     def ends(self, tokens: TokenIds) -> tuple[StoredFile, ...]:
         """The files of a state that all its others stand below."""

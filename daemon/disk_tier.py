@@ -194,6 +194,10 @@ class DiskTier:
         self._holdings.indexes[identity].touch(files)
         self._used_at[identity] = self._clock()
 
+    def put_last(self, file: StoredFile) -> None:
+        """All others go before a file and what it stands on, of which nothing is noted on disk."""
+        self._holdings.indexes[file.identity].touch((file,), is_use=False)
+
     def note_uses(self) -> None:
         """Have the order of use noted on the files themselves, for the next run: of those that are
         still to be written, once all are. When nothing else goes on, and at the end."""

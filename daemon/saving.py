@@ -63,8 +63,8 @@ class Saving:
 
     def _put_in_order(self) -> None:
         """What was used last is what goes last, in this run and in the next."""
-        self._archive.touch_ends(reversed(self._ends))
-        self._ends.clear()
+        while self._ends:
+            self._tier.put_last(self._ends.pop())
         self._tier.note_uses()
 
     def _hand_over_next(self) -> None:
@@ -80,7 +80,8 @@ class Saving:
 
     def _hand_over(self, state: Kept) -> bool:
         """Whether nothing more of a state is to be handed over; else there is no room for now."""
-        self._archive.touch_ends(self._archive.ends(state.tokens))
+        for file in self._archive.ends(state.tokens):
+            self._tier.put_last(file)
         is_done = self._hand_over_files(state)
         if is_done:
             self._ends += reversed(self._archive.ends(state.tokens))

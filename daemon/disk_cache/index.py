@@ -208,8 +208,9 @@ class DiskIndex:
             way.append(Step(child, at))
         return way
 
-    def touch(self, files: Sequence[StoredFile]) -> None:
-        """They were used just now, and all that they stand on."""
+    def touch(self, files: Sequence[StoredFile], *, is_use: bool = True) -> None:
+        """They were used just now, and all that they stand on; or only come last in the order, as
+        if they had been."""
         self._put_in_order()
         use = Use(next(self._uses))
         used: set[Entry] = set()
@@ -220,7 +221,7 @@ class DiskIndex:
                 used.add(entry)
         for entry in sorted(used, key=depth_of, reverse=True):
             entry.use = use
-            entry.is_touched = True
+            entry.is_touched = entry.is_touched or is_use
             self._order.move_to_end(entry.file.name)
 
     def take_touched(self) -> tuple[StoredFile, ...]:

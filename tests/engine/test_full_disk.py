@@ -1,0 +1,84 @@
+"""A disk cache that is smaller than what memory holds: what was used last is there, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from daemon.disk_cache.limits import DiskLimits
+from daemon.disk_tier import DiskOptions
+from mlx_backend.messages import CacheKind
+from tests.engine.harness import Bench, Clock, every_caching_kind, run, running, until, words
+from tests.fakes import Script
+
+LIMIT = 200_000
+IDLE_SECONDS = 30.0
+PROMPTS = [words(2_000, seed) for seed in range(8)]
+"""Each takes about a quarter of the disk."""
+
+
+def disk(folder: Path) -> DiskOptions:
+    return DiskOptions(folder, DiskLimits(LIMIT, 0), IDLE_SECONDS)
+
+
+def files(folder: Path) -> dict[str, int]:
+    """By name, with the time at which it was used last."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*/*.safetensors")}
+
+
+async def idle(bench: Bench, clock: Clock) -> int:
+    """Be idle until all is written that can be; the bytes written so far."""
+    clock.now += IDLE_SECONDS + 1
+    await bench.engine.ask(lambda seen: None)
+    engine = bench.engine
+    await until(lambda: engine.status().model.stages[0].in_seconds is None)
+    await until(lambda: engine.status().disk.pending_bytes == 0)
+    return engine.status().disk.written_bytes
+
+
+async def reused(folder: Path, kind: CacheKind, prompts: Sequence[list[int]]) -> list[bool]:
+    """Which of the prompts another daemon restores."""
+    async with running(Script(), kind, disk=disk(folder)) as bench:
+        return [(await bench.run(each)).usage.reused > 1_900 for each in prompts]
+
+
+@every_caching_kind
+def test_what_was_used_last_is_on_disk_where_not_all_of_it_fits(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with running(Script(), kind, clock=clock, disk=disk(tmp_path)) as bench:
+            for prompt in PROMPTS:
+                await bench.run(prompt)
+            assert await idle(bench, clock) <= LIMIT
+        are_there = await reused(tmp_path, kind, PROMPTS)
+        assert are_there == sorted(are_there), "the last ones"
+        assert sum(are_there) >= 3
+
+    run(scenario())
+
+
+@every_caching_kind
+def test_a_full_disk_is_not_written_anew_each_time_a_model_is_idle(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with running(Script(), kind, clock=clock, disk=disk(tmp_path)) as bench:
+            for prompt in PROMPTS:
+                await bench.run(prompt)
+            written = await idle(bench, clock)
+            await asyncio.sleep(0.2)  # their order is noted on them once all are written
+            before = files(tmp_path)
+            await bench.run(words(200, 99))
+            again = await idle(bench, clock)
+            assert 0 < again - written < LIMIT / 5, "what is new"
+            after = files(tmp_path)
+            assert all(after[name] == before[name] for name in after.keys() & before.keys()), (
+                "what was not used is left alone"
+            )
+        assert await reused(tmp_path, kind, PROMPTS[-2:]) == [True, True]
+
+    run(scenario())
