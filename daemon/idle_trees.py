@@ -88,7 +88,7 @@ class IdleTrees:
         """What is being saved is not to be written to its end, nor begun anew before its model is
         used again."""
         for saving in self._savings():
-            saving.is_over = True
+            saving.give_up()
 
     def _savings(self) -> list[Saving]:
         """That of the model used last comes first, and what is saved ahead last."""

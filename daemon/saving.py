@@ -19,6 +19,7 @@ from daemon.disk_cache.files import StoredFile
 from daemon.disk_tier import DiskTier
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.kept import Kept
+from mlx_backend.messages import TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,9 @@ class Saving:
         self._ends: list[StoredFile] = []
         self._archive = archive
         self._tier = tier
+        self._cache = cache
         self._states: Iterator[Kept] = cache.states(idle_seconds)
-        self._state: Kept | None = None
+        self._unfinished: TokenIds | None = None
         self._are_left = True
         self._offered: set[str] = set()
         self._is_complete = True
@@ -68,15 +70,25 @@ class Saving:
         self._tier.note_uses()
 
     def _hand_over_next(self) -> None:
-        state, self._state = self._state, None
         try:
-            state = state or next(self._states, None)
+            state = self._next_state()
             self._are_left = state is not None
             if state is not None and not self._hand_over(state):
-                self._state = state
+                self._unfinished = state.tokens
         except Exception:
             log.exception("a state could not be handed to the disk")
             self._is_complete = False
+
+    def _next_state(self) -> Kept | None:
+        """Looked up anew where there was no room for all of it: it may have left memory, which was
+        not to be kept for it."""
+        tokens, self._unfinished = self._unfinished, None
+        state = None if tokens is None else self._cache.state(tokens)
+        return state or next(self._states, None)
+
+    def give_up(self) -> None:
+        """Hand over nothing more."""
+        self.is_over, self._states, self._unfinished = True, iter(()), None
 
     def _hand_over(self, state: Kept) -> bool:
         """Whether nothing more of a state is to be handed over; else there is no room for now."""

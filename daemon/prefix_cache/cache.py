@@ -82,6 +82,12 @@ class PrefixCache:
         stand on is in theirs. What leaves the tree before its turn comes is passed over."""
         return all_states(self._tree, self._clock() - idle_seconds)
 
+    def state(self, tokens: TokenIds) -> Kept | None:
+        """The state after `tokens`, if they are still one: see `states`."""
+        place = self._tree.find(tokens)
+        is_there = place.length == place.node.end == len(tokens)
+        return state_of(self._tree, place.node) if is_there else None
+
     def peek(self, tokens: TokenIds) -> int:
         """How many tokens a match would restore now; pins and touches nothing."""
         return restorable(self._kind, self._tree.find(tokens), len(tokens))[1]
