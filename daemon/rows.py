@@ -100,8 +100,9 @@ class Rows:
         turn.row_bytes = self._row_bytes(turn)
 
     def first_set_aside(self) -> Turn | None:
-        """Who has been waiting longest of those for whom that was done."""
-        return next(filter(_is_set_aside, self._turns), None)
+        """Who has been waiting longest of those for whom that was done, and waits no longer."""
+        set_aside = filter(_is_set_aside, self._turns)
+        return next((turn for turn in set_aside if not turn.awaits_disk), None)
 
     def take_back(self) -> bool:
         """Let go of what was set aside last; False if nothing is."""

@@ -133,6 +133,28 @@ def test_what_was_set_aside_goes_where_another_model_needs_the_memory(
     done(disk, turn)
 
 
+@every_caching_kind
+def test_who_was_read_in_and_finds_still_more_to_wait_for_waits_for_that(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, ONE[:3_000])
+    other = restarted(tmp_path / "another", kind)
+    other.tell(ONE)
+    disk = restarted(tmp_path, kind, budget_bytes=1 << 20)
+    turn = disk.submit(ONE)
+    disk.work()
+    disk.read()
+    disk.inference.fetches.settle()
+    assert all(disk.archive.save(kept) for kept in other.cache.states())
+    disk.cache.clear()
+    disk.work()
+    assert turn.phase is Phase.WAITING
+    disk.write()
+    disk.finish()
+    done(disk, turn)
+    assert turn.usage.read <= 16
+
+
 def test_of_a_prompt_too_large_to_be_kept_as_much_is_read_in_as_fits(tmp_path: Path) -> None:
     filled(tmp_path, CacheKind.SLICEABLE, ONE)
     budget = ONE_BYTES // 2 + ROW_BYTES
