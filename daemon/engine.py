@@ -146,8 +146,9 @@ class Engine:
         with the file that they are in. What is left is dropped here, where its arrays belong."""
         self._reader.halt()
         self._writer.put(Stop())
+        end = self._clock() + seconds
         for thread in self._disk_threads:
-            thread.join(seconds)
+            thread.join(max(0.0, end - self._clock()))
         self._writer.halt()
         for thread in self._disk_threads:
             thread.join(DISK_JOIN_SECONDS)
