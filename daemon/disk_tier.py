@@ -19,8 +19,7 @@ from datetime import date
 from pathlib import Path
 
 from daemon.disk_cache.files import Content, StoredFile
-from daemon.disk_cache.folder import JOURNAL
-from daemon.disk_cache.holdings import Held, Holdings
+from daemon.disk_cache.holdings import Holdings
 from daemon.disk_cache.index import DiskIndex
 from daemon.disk_cache.jobs import (
     Checked,
@@ -213,10 +212,9 @@ class DiskTier:
         self._room.delete(removed)
 
     def forget(self) -> None:
-        """Delete everything, of all models."""
+        """Delete all files of all models."""
         self._is_void = self._room.bounds is None
-        journals = [Held(identity, JOURNAL, 0) for identity in self._holdings.identities()]
-        self._room.delete([*self._holdings.clear(), *journals])
+        self._room.delete(self._holdings.clear())
 
     def abandon(self) -> None:
         """The writer has ended: let go of the arrays of what it has not written."""

@@ -129,10 +129,6 @@ class Holdings:
             held += map(_held, index.clear())
         return held
 
-    def identities(self) -> set[str]:
-        """Models that anything may be there of."""
-        return {*self.indexes, *(file.identity for file in self.listed())}
-
     def mark(self) -> int:
         """A number for now: whatever is used from now on is used `since` then."""
         return next(self._uses)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from daemon.disk_cache.files import Content, StoredFile
-from daemon.disk_cache.folder import JOURNAL
 from daemon.disk_cache.jobs import JobQueue, ReadDone, ReadFailed
 from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_cache.room import bytes_at_most
@@ -158,10 +157,9 @@ def test_a_file_that_is_no_block_at_all_is_counted_when_it_is_found(tmp_path: Pa
     assert list(sizes(tmp_path)) == [blocks[0].name]
 
 
-def test_forgetting_leaves_nothing_not_even_the_journal_of_answers(tmp_path: Path):
+def test_forgetting_leaves_nothing(tmp_path: Path):
     run = Run(tmp_path)
     run.save(*chain_of(tokens_of(1, 80), 40, 80))
-    (tmp_path / MODEL / JOURNAL).write_bytes(b"what was answered")
     run.tier.forget()
     run.work()
     assert not (tmp_path / MODEL).exists()
