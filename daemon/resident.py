@@ -202,7 +202,8 @@ class Resident:
             self._identity = info.identity
             self.sessions.attach(self.cache)
             self.saving = self.saving_ahead = None
-            if shop.disk is not None:
+            self.archive = None
+            if shop.disk is not None and not info.disk_refusal:
                 self.archive = Archive(shop.disk, info.identity, info.cache_kind)
                 self.cache.watch(self.archive.save)
         self._alone = shop.make_budget(info)

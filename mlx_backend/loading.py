@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,8 +137,10 @@ def load(
     device = _device(files, model, kv_bits, pool_bytes, wire_weights)
     notes = NO_NOTES if journals is None else journals.of(device.identity)
     language = _language(files, tokenizer, device.vocabulary_size, context[0], notes)
-    warm_up(device.backend, device.vocabulary_size)
+    refusal = warm_up(device.backend, device.vocabulary_size, device.layout.kind)
     info = _info(name or _name(path_or_repo), files, device, language, context)
+    if refusal:
+        info = replace(info, disk_refusal=refusal, warnings=(*info.warnings, refusal))
     return MlxModel(info, device.backend, language.prompts, language.answers, language.grammars)
 
 

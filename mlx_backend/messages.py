@@ -58,6 +58,7 @@ class ModelInfo:
     (0 for sliceable models), `ring_token_bytes` one token of the layers that keep the last few:
     while a chunk is read they hold that chunk beside their window.
     `default_sampling` is what the model's makers recommend; None if they say nothing.
+    `disk_refusal`: why none of its state is to be kept on disk; "" where there is no reason.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ModelInfo:
     kv_bits: int | None = None
     warnings: tuple[str, ...] = ()
     default_sampling: Sampling | None = None
+    disk_refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ class Script:
     context_size: int = 200_000
     takes_constraints: bool = False
     can_fill_in: bool = False
+    disk_refusal: str = ""
     faults: Faults = field(default_factory=Faults)
 
 
@@ -474,6 +475,7 @@ class ScriptedModel:
             weight_bytes=1_000_000,
             span_token_bytes=self.script.span_token_bytes,
             checkpoint_bytes=0 if kind is CacheKind.SLICEABLE else self.script.checkpoint_bytes,
+            disk_refusal=self.script.disk_refusal,
         )
 
     call_mark_ids: frozenset[int] = frozenset({CALL_MARK})

@@ -29,6 +29,7 @@ from tests.engine.harness import (
     words,
 )
 from tests.engine.library import WEIGHTS, Library, library
+from tests.fakes import Script
 
 FIRST = "first"
 
@@ -535,5 +536,19 @@ def test_without_a_disk_there_is_nothing_to_tell_of_it() -> None:
             assert (await bench.engine.check_disk()).files == 0
             await bench.engine.clear_disk()
             assert [each.name for each in bench.engine.status().model.stages] == ["unloaded"]
+
+    run(scenario())
+
+
+def test_a_model_whose_state_does_not_come_back_as_it_left_is_kept_in_memory_only(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        script = Script(disk_refusal="its state comes back changed")
+        async with running(script, disk=disk(tmp_path)) as bench:
+            first = await bench.run(words(3_000, 1))
+            again = await bench.run(words(3_000, 1))
+        assert (first.usage.reused, again.usage.reused) == (0, 2_999)
+        assert not files(tmp_path)
 
     run(scenario())
