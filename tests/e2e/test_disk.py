@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from tests.fakes import filler
 
 KINDS = ["sliceable", "checkpointed"]
 HEAD = filler(1_200, 1)
+TEXTS = [filler(1_500, seed) for seed in range(3)]
 IDLE = {"disk_cache_idle_seconds": 0.05}
 SCRIPT = {"checkpoint_bytes": 4_000}
 TAIL = 16
@@ -45,17 +49,6 @@ def disk(daemon: Daemon) -> dict[str, Any]:
     return daemon.engine()["disk"]
 
 
-def saved(daemon: Daemon) -> dict[str, Any]:
-    """The disk's status once everything is on it that is to be."""
-
-    def is_saved(engine: dict[str, Any]) -> bool:
-        stage = next(each for each in engine["model"]["stages"] if each["name"] == "saved")
-        is_over = stage["is_reached"] or stage["in_seconds"] is None
-        return is_over and not engine["disk"]["pending_bytes"]
-
-    return daemon.wait_until(is_saved)["disk"]
-
-
 def state_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/*.safetensors"))
 
@@ -64,38 +57,72 @@ def nbytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in state_files(folder))
 
 
+@dataclass(frozen=True)
+class Left:
+    """What a daemon left in a folder that had read `TEXTS` and was stopped."""
+
+    folder: Path
+    answers: list[str]
+    prompts: list[int]
+
+    def copied(self, to: Path) -> Path:
+        return Path(shutil.copytree(self.folder, to))
+
+
+Leaves = Callable[[str], Left]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Leaves:
+    """By kind of model; each made once."""
+
+    @cache
+    def made(kind: str) -> Left:
+        folder = tmp_path_factory.mktemp("left") / "disk"
+        with daemon_on(folder, kind) as daemon:
+            turns = [turn(daemon, text) for text in TEXTS]
+            assert daemon.stop() == 0
+            assert "Traceback" not in daemon.process.stderr.read()
+        return Left(folder, [text for text, _, _ in turns], [prompt for _, _, prompt in turns])
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def cold() -> Iterator[Daemon]:
+    """It keeps nothing on disk. What is answered does not hang on a model's kind."""
+    with running(script=SCRIPT) as daemon:
+        yield daemon
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_saved_at_a_stop_is_found_after_the_start(tmp_path: Path, kind: str) -> None:
-    """Two conversations in one process, the second of which goes on: J10."""
-    with daemon_on(tmp_path, kind) as daemon:
-        turn(daemon, HEAD + "first")
-        answer, _, prompt = turn(daemon, HEAD + "second")
-        assert daemon.stop() == 0
-        assert "Traceback" not in daemon.process.stderr.read()
-    with daemon_on(tmp_path, kind) as daemon:
-        after, reused, _ = turn(daemon, HEAD + "second", answer, "go on")
-        assert reused >= prompt - TAIL
+def test_what_was_saved_at_a_stop_is_found_after_the_start(
+    tmp_path: Path, kind: str, left: Leaves, cold: Daemon
+) -> None:
+    """Some conversations in one process, the second of which goes on: J10."""
+    before = left(kind)
+    talk = (TEXTS[1], before.answers[1], "go on")
+    with daemon_on(before.copied(tmp_path / "disk"), kind) as daemon:
+        after, reused, _ = turn(daemon, *talk)
+        assert reused >= before.prompts[1] - TAIL
         last = daemon.http.get("/mlxd/requests").json()["data"][-1]
         assert last["from_disk"] == last["reused"] == reused
         assert last["disk_bytes"] > 0
         assert disk(daemon)["hits"] == 1
-    with daemon_on(tmp_path / "empty", kind) as cold:
-        assert turn(cold, HEAD + "second", answer, "go on")[:2] == (after, 0)
+    assert turn(cold, *talk)[0] == after
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_files_that_are_torn_or_wrong_are_read_again_and_gone(tmp_path: Path, kind: str) -> None:
+def test_files_that_are_torn_or_wrong_are_read_again_and_gone(tmp_path: Path, left: Leaves) -> None:
     """Cut short, changed by a bit, begun and never ended: J8."""
-    texts = [filler(1_500, seed) for seed in range(3)]
-    with daemon_on(tmp_path, kind) as daemon:
-        said = [turn(daemon, text)[0] for text in texts]
-        assert daemon.stop() == 0
-    torn, changed, good = ends_of_conversations(tmp_path)
+    kind, texts = "checkpointed", TEXTS
+    said = left(kind).answers
+    folder = left(kind).copied(tmp_path / "disk")
+    torn, changed, good = ends_of_conversations(folder)
     cut_short(torn)
     change_a_bit(changed)
     begun = good.with_suffix(".safetensors.0123456789abcdef.tmp")
     begun.write_bytes(b"begun")
-    with daemon_on(tmp_path, kind) as daemon:
+    with daemon_on(folder, kind) as daemon:
         again = [turn(daemon, text) for text in texts]
         assert [answer for answer, _, _ in again] == said
         is_whole = [reused >= prompt - TAIL for _, reused, prompt in again]
@@ -104,7 +131,7 @@ def test_files_that_are_torn_or_wrong_are_read_again_and_gone(tmp_path: Path, ki
         assert not begun.exists()
         assert daemon.stop() == 0
         assert "Traceback" not in daemon.process.stderr.read()
-    with daemon_on(tmp_path, kind) as daemon:
+    with daemon_on(folder, kind) as daemon:
         again = [turn(daemon, text) for text in texts]
         assert [answer for answer, _, _ in again] == said
         assert all(reused >= prompt - TAIL for _, reused, prompt in again), "written anew"
@@ -160,13 +187,13 @@ def test_the_limit_holds_from_the_start_and_what_nobody_can_use_goes_first(tmp_p
         assert started["unusable_bytes"] > started["usable_bytes"] == 0
         for text in texts[:3]:
             turn(daemon, text)
-        found = saved(daemon)
+        found = daemon.saved()
         assert found["evicted_files"] > started["evicted_files"]
         assert 0 < found["unusable_bytes"] < started["unusable_bytes"]
         assert found["bytes"] == nbytes(tmp_path) <= limit
         for text in texts[3:]:
             turn(daemon, text)
-        found = saved(daemon)
+        found = daemon.saved()
         assert found["unusable_bytes"] == 0
         assert found["bytes"] == nbytes(tmp_path) <= limit
         assert not useless & set(state_files(tmp_path))
@@ -175,16 +202,14 @@ def test_the_limit_holds_from_the_start_and_what_nobody_can_use_goes_first(tmp_p
         assert turn(daemon, texts[-1])[1] > 1_900, "the last used are there"
 
 
-def test_the_floor_of_free_disk_is_never_crossed(tmp_path: Path) -> None:
-    with daemon_on(tmp_path) as daemon:
-        turn(daemon, HEAD)
-        assert daemon.stop() == 0
-    assert state_files(tmp_path)
-    with daemon_on(tmp_path, disk_cache_free_bytes=1 << 60, **IDLE) as daemon:
-        daemon.wait_until(lambda engine: not state_files(tmp_path))
+def test_the_floor_of_free_disk_is_never_crossed(tmp_path: Path, left: Leaves) -> None:
+    folder = left("sliceable").copied(tmp_path / "disk")
+    assert state_files(folder)
+    with daemon_on(folder, disk_cache_free_bytes=1 << 60, **IDLE) as daemon:
+        daemon.wait_until(lambda engine: not state_files(folder))
         turn(daemon, HEAD)
         found = daemon.wait_until(lambda engine: engine["disk"]["skipped_writes"])["disk"]
         assert found["floor_bytes"] == 1 << 60
         assert (found["bytes"], found["written_bytes"]) == (0, 0)
         assert daemon.stop() == 0
-    assert not state_files(tmp_path)
+    assert not state_files(folder)
