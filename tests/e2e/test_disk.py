@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 
 from tests.e2e.processes import Daemon, running
 from tests.fakes import filler
+from tests.state_files import about, cut_short, flip_a_bit, nbytes, state_files
 
 KINDS = ["sliceable", "checkpointed"]
 HEAD = filler(1_200, 1)
@@ -47,14 +47,6 @@ def turn(daemon: Daemon, *said: str, **fields: Any) -> tuple[str, int, int]:
 
 def disk(daemon: Daemon) -> dict[str, Any]:
     return daemon.engine()["disk"]
-
-
-def state_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/*.safetensors"))
-
-
-def nbytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in state_files(folder))
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ def test_files_that_are_torn_or_wrong_are_read_again_and_gone(tmp_path: Path, le
     folder = left(kind).copied(tmp_path / "disk")
     torn, changed, good = ends_of_conversations(folder)
     cut_short(torn)
-    change_a_bit(changed)
+    flip_a_bit(changed, changed.stat().st_size // 2)
     begun = good.with_suffix(".safetensors.0123456789abcdef.tmp")
     begun.write_bytes(b"begun")
     with daemon_on(folder, kind) as daemon:
@@ -140,23 +132,11 @@ def test_files_that_are_torn_or_wrong_are_read_again_and_gone(tmp_path: Path, le
 
 def ends_of_conversations(folder: Path) -> list[Path]:
     """The last block of each; the first one is shared, since all prompts begin alike."""
-
-    def start(file: Path) -> int:
-        data = file.read_bytes()
-        size = int.from_bytes(data[:8], "little")
-        return int(json.loads(data[8 : 8 + size])["__metadata__"]["start"])
-
-    return [file for file in state_files(folder) if ".block." in file.name and start(file) > 1_000]
-
-
-def cut_short(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:8])
-
-
-def change_a_bit(file: Path) -> None:
-    changed = bytearray(file.read_bytes())
-    changed[len(changed) // 2] ^= 4
-    file.write_bytes(changed)
+    return [
+        file
+        for file in state_files(folder)
+        if ".block." in file.name and int(about(file)["start"]) > 1_000
+    ]
 
 
 def test_a_folder_that_cannot_be_used_costs_no_answer(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from daemon.cli import ExitCode
 from tests.e2e.processes import Daemon, free_port, running
 from tests.e2e.test_commands import Shell, mlxd
+from tests.state_files import flip_a_bit, state_files
 
 TEXT = "What was read stays read. " * 40
 LIMITS = {"disk_cache_idle_seconds": 0.05, "disk_cache_free_bytes": 0}
@@ -44,7 +45,7 @@ def living(home: Path, folder: Path) -> Iterator[Daemon]:
 def daemon(living: Daemon, folder: Path) -> Daemon:
     """The one daemon, which read something, and has it on disk, whatever was cleared before."""
     assert living.chat(TEXT).status_code == 200
-    living.wait_until(lambda engine: states(folder) and not engine["disk"]["pending_bytes"])
+    living.wait_until(lambda engine: state_files(folder) and not engine["disk"]["pending_bytes"])
     return living
 
 
@@ -64,29 +65,19 @@ def keeps_nothing(home: Path) -> Iterator[Daemon]:
     assert not (home / "never").exists()
 
 
-def states(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.safetensors"))
-
-
-def damage(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-
-
 def test_a_daemon_tells_what_is_on_disk_and_finds_what_is_wrong_there(
     daemon: Daemon, folder: Path
 ) -> None:
     at = Shell(daemon)
     listed = at.json("cache", "--disk")
     assert listed["disk"] == daemon.engine()["disk"]
-    assert listed["disk"]["files"] == len(states(folder)) == listed["models"][0]["files"]
+    assert listed["disk"]["files"] == len(state_files(folder)) == listed["models"][0]["files"]
     assert listed["disk"]["folder"] == str(folder)
     text = at.text("cache", "--disk")
     assert listed["models"][0]["identity"][:12] in text
     assert f"in {listed['disk']['files']} file" in text
     assert at.text("cache", "check", "--disk").startswith("Sound: every file is")
-    damage(states(folder)[0])
+    flip_a_bit(state_files(folder)[0])
     found = at.run("cache", "check", "--disk")
     assert found.returncode == ExitCode.FAILED
     assert "Not sound: 1 file of" in found.stdout
@@ -100,7 +91,7 @@ def test_what_is_cleared_on_disk_is_gone_from_memory_too_and_stays_away(
     at = Shell(daemon)
     assert at.json("cache")["cache"]["tokens"]
     assert at.text("cache", "clear", "--disk") == "Cleared: 0 files are left on disk.\n"
-    assert states(folder) == []
+    assert state_files(folder) == []
     assert at.json("cache")["cache"]["tokens"] == 0
     daemon.chat(TEXT)
     last = daemon.http.get("/mlxd/requests").json()["data"][-1]
@@ -110,7 +101,7 @@ def test_what_is_cleared_on_disk_is_gone_from_memory_too_and_stays_away(
 def test_to_clear_or_check_what_is_on_disk_takes_the_token(daemon: Daemon, folder: Path) -> None:
     for action in ("clear", "check"):
         assert daemon.http.post(f"/mlxd/cache/disk/{action}").status_code == 401
-    assert states(folder)
+    assert state_files(folder)
 
 
 def test_status_says_that_an_idle_model_is_on_disk(daemon: Daemon) -> None:
@@ -122,17 +113,17 @@ def test_status_says_that_an_idle_model_is_on_disk(daemon: Daemon) -> None:
 
 def test_without_a_daemon_the_folder_is_listed_checked_and_cleared_all_the_same(left: Path) -> None:
     where = ("--disk-cache-folder", str(left), "--port", str(free_port()))
-    files = len(states(left))
+    files = len(state_files(left))
     listed = json.loads(mlxd("cache", "--disk", "--json", *where).stdout)
     assert listed["disk"]["files"] == files
     assert "that no daemon uses now" in mlxd("cache", "--disk", *where).stdout
     assert mlxd("cache", "check", "--disk", *where).returncode == ExitCode.READY
-    damage(states(left)[0])
+    flip_a_bit(state_files(left)[0])
     found = mlxd("cache", "check", "--disk", "--json", *where)
     assert found.returncode == ExitCode.FAILED
     assert len(json.loads(found.stdout)["bad"]) >= 1
     assert mlxd("cache", "clear", "--disk", *where).returncode == ExitCode.READY
-    assert states(left) == []
+    assert state_files(left) == []
 
 
 def test_a_daemon_that_keeps_nothing_there_does_not_stand_before_what_others_left(
@@ -141,7 +132,7 @@ def test_a_daemon_that_keeps_nothing_there_does_not_stand_before_what_others_lef
     at = Shell(keeps_nothing)
     assert "gone when the daemon ends" in " ".join(at.text("status").split())
     done = at.run("cache", "clear", "--disk", "--disk-cache-folder", str(left))
-    assert (done.returncode, states(left)) == (ExitCode.READY, [])
+    assert (done.returncode, state_files(left)) == (ExitCode.READY, [])
 
 
 def test_with_no_bytes_for_it_nothing_is_made_on_the_disk(

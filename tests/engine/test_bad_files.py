@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from mlx_backend.messages import CacheKind
 from tests.engine.harness import every_caching_kind, words
 from tests.engine.slow_disk import filled, restarted
 from tests.fakes import Script
+from tests.state_files import about, cut_short, flip_a_bit, state_files
 
 LONG = words(4_000, 1)
 BLOCKS = 4
@@ -19,27 +19,15 @@ BLOCKS = 4
 
 def files(folder: Path) -> list[Path]:
     """All files of the cache: blocks from the first token on, then checkpoints."""
-    return sorted(folder.glob("*/*.safetensors"), key=place)
+    return sorted(state_files(folder), key=place)
 
 
 def place(file: Path) -> tuple[bool, int]:
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        about = json.loads(opened.read(size))["__metadata__"]
-    return about["kind"] == "checkpoint", int(about["end"])
+    said = about(file)
+    return said["kind"] == "checkpoint", int(said["end"])
 
 
-def flip_last_byte(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-
-
-def cut_short(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-10])
-
-
-@pytest.mark.parametrize("damage", [flip_last_byte, cut_short, Path.unlink])
+@pytest.mark.parametrize("damage", [flip_a_bit, cut_short, Path.unlink])
 @pytest.mark.parametrize("bad", range(BLOCKS))
 @every_caching_kind
 def test_a_bad_file_costs_what_it_holds_and_what_stands_on_it(
@@ -62,8 +50,8 @@ def test_where_a_checkpoint_is_bad_an_earlier_one_serves(tmp_path: Path) -> None
     kind = CacheKind.CHECKPOINTED
     filled(tmp_path, kind, LONG[:3_000], LONG)
     disk = restarted(tmp_path, kind)
-    flip_last_byte(files(tmp_path)[-1])
-    flip_last_byte(files(tmp_path)[-2])
+    flip_a_bit(files(tmp_path)[-1])
+    flip_a_bit(files(tmp_path)[-2])
     turn = disk.tell([*LONG, *words(50, 2)])
     assert turn.usage.reused == 2_999
     assert len(disk.names_read) == len(set(disk.names_read)), "a file was read twice"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from daemon.turns import Phase, Turn
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import every_caching_kind, words
 from tests.engine.slow_disk import SlowDisk, restarted
+from tests.state_files import flip_a_bit, state_files
 
 TOKEN_BYTES = 16
 BUDGET = 6_500 * (TOKEN_BYTES + 4) + 7_000 * TOKEN_BYTES
@@ -85,13 +85,10 @@ class Life:
             self._disk.inference.cancel(self._random.choice(self._disk.inference.turns))
 
     def _damage(self) -> None:
-        files = sorted(self._folder.glob("*/*.safetensors"))
+        files = state_files(self._folder)
         if files:
             file = self._random.choice(files)
-            with suppress(FileNotFoundError):
-                data = bytearray(file.read_bytes())
-                data[self._random.randrange(len(data))] ^= 0x10
-                file.write_bytes(data)
+            flip_a_bit(file, self._random.randrange(file.stat().st_size))
 
     def _wait(self) -> None:
         self._disk.clock.now += 20

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_status import DiskStatus
 from daemon.disk_tier import DiskOptions
 from daemon.engine import Engine
@@ -20,6 +19,7 @@ from daemon.generation import GenerationRequest
 from daemon.prefix_cache.cache import PrefixCache
 from mlx_backend.interface import LoadedModel
 from mlx_backend.messages import CacheKind, ModelInfo, Prompt, Sampling, token_ids
+from tests.engine.disks import disk, nudge, told, written
 from tests.engine.harness import (
     Answer,
     Bench,
@@ -27,26 +27,19 @@ from tests.engine.harness import (
     every_caching_kind,
     run,
     running,
-    until,
     words,
 )
 from tests.engine.library import library
-from tests.fakes import TURN_END
+from tests.state_files import nbytes
 
 BLOCK = 1024
 DRAWN = Sampling(temperature=1.0, seed=1)  # the likeliest token hardly hangs on the state
 KINDS = ["tiny-full", "tiny-sliding", "tiny-hybrid"]
 
 
-def disk(folder: Path, **limits: Any) -> DiskOptions:
-    return DiskOptions(folder, DiskLimits(floor_bytes=0, **limits), idle_seconds=3600)
-
-
-async def told(bench: Bench, prompt: list[int]) -> tuple[list[int], int]:
-    """The conversation after a prompt whose answer is right, and how much of it was reused."""
-    answer = await bench.run(prompt)
-    assert answer.tokens == bench.cold(prompt)
-    return [*prompt, *answer.tokens, TURN_END], answer.usage.reused
+def of_last(bench: Bench) -> int:
+    """How much of the last prompt was reused."""
+    return bench.engine.status().recent[-1].reused
 
 
 # A17
@@ -63,21 +56,21 @@ def test_one_failed_restore_from_disk_costs_one_turn_and_the_files_go(
         lengths, reused = [], []
         async with running(kind=kind, disk=disk(tmp_path)) as bench:
             for turn in range(2):
-                history, _ = await told(bench, history + words(1_500, turn))
+                history = await told(bench, history + words(1_500, turn))
         async with running(kind=kind, disk=disk(tmp_path)) as bench:
             bench.script.faults.restores = 1
             for turn in range(2, 8):
                 lengths.append(len(history))
-                history, found = await told(bench, history + words(200, turn))
-                reused.append(found)
+                history = await told(bench, history + words(200, turn))
+                reused.append(of_last(bench))
             assert bench.script.faults.restores == 0, "something was restored"
             assert reused[0] < lengths[0] - 16
             assert all(r >= n - 16 for r, n in zip(reused[1:], lengths[1:], strict=True))
             assert bench.engine.status().cache.failed_restores == 1
             assert bench.engine.status().disk.bad_files > 0
         async with running(kind=kind, disk=disk(tmp_path)) as bench:
-            _, found = await told(bench, history + words(50, 8))
-            assert found >= len(history) - 16, "what was read instead is on disk by now"
+            await told(bench, history + words(50, 8))
+            assert of_last(bench) >= len(history) - 16, "what was read instead is on disk by now"
 
     run(scenario())
 
@@ -186,7 +179,7 @@ def test_a_state_of_another_format_is_nobodys_and_the_first_to_go(
             expected = [(await cold.run(each)).tokens for each in (prompt, other)]
         async with life(folder, disk(tmp_path), kv_bits=8) as eight:
             await eight.run(prompt)
-        there = sum(file.stat().st_size for file in tmp_path.glob("*/*.safetensors"))
+        there = nbytes(tmp_path)
         limit = disk(tmp_path, max_bytes=there + 1000)
         async with life(folder, limit, kv_bits=4) as four:
             answer = await four.run(prompt)
@@ -212,17 +205,18 @@ def test_models_that_take_turns_leave_nothing_but_what_is_on_disk(tmp_path: Path
     async def scenario() -> None:
         prompt = words(2_000, 1)
         async with library(disk=disk(tmp_path), max_loaded=1) as shelf:
-            written, held = [], []
+            written_bytes, held = [], []
             for _ in range(10):
                 for name in ("first", "second"):
                     answer = await shelf.answer(name, prompt)
                     assert len(shelf.loaded) == 1
-                await until(lambda: shelf.engine.status().disk.pending_bytes == 0)
+                await nudge(shelf)
+                await written(shelf)
                 status = shelf.engine.status()
-                written.append(status.disk.written_bytes)
+                written_bytes.append(status.disk.written_bytes)
                 held.append((status.cache.bytes, status.cache.arrays))
                 assert answer.usage.reused >= (len(prompt) - 1 if len(held) > 1 else 0)
             assert len(set(held[1:])) == 1, held
-            assert len(set(written[1:])) == 1, "nothing is written twice"
+            assert len(set(written_bytes[1:])) == 1, "nothing is written twice"
 
     run(scenario())

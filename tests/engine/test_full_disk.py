@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from daemon.disk_cache.limits import DiskLimits
-from daemon.disk_tier import DiskOptions
 from mlx_backend.messages import CacheKind
+from tests.engine.disks import disk
 from tests.engine.harness import Bench, Clock, every_caching_kind, run, running, until, words
 from tests.fakes import Script
+from tests.state_files import state_files
 
 LIMIT = 200_000
 IDLE_SECONDS = 30.0
@@ -18,13 +18,9 @@ PROMPTS = [words(2_000, seed) for seed in range(8)]
 """Each takes about a quarter of the disk."""
 
 
-def disk(folder: Path) -> DiskOptions:
-    return DiskOptions(folder, DiskLimits(LIMIT, 0), IDLE_SECONDS)
-
-
 def files(folder: Path) -> dict[str, int]:
     """By name, with the time at which it was used last."""
-    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*/*.safetensors")}
+    return {file.name: file.stat().st_mtime_ns for file in state_files(folder)}
 
 
 async def idle(bench: Bench, clock: Clock) -> int:
@@ -39,7 +35,7 @@ async def idle(bench: Bench, clock: Clock) -> int:
 
 async def reused(folder: Path, kind: CacheKind, prompts: Sequence[list[int]]) -> list[bool]:
     """Which of the prompts another daemon restores."""
-    async with running(Script(), kind, disk=disk(folder)) as bench:
+    async with running(Script(), kind, disk=disk(folder, max_bytes=LIMIT)) as bench:
         return [(await bench.run(each)).usage.reused > 1_900 for each in prompts]
 
 
@@ -49,7 +45,9 @@ def test_what_was_used_last_is_on_disk_where_not_all_of_it_fits(
 ) -> None:
     async def scenario() -> None:
         clock = Clock()
-        async with running(Script(), kind, clock=clock, disk=disk(tmp_path)) as bench:
+        async with running(
+            Script(), kind, clock=clock, disk=disk(tmp_path, max_bytes=LIMIT)
+        ) as bench:
             for prompt in PROMPTS:
                 await bench.run(prompt)
             assert await idle(bench, clock) <= LIMIT
@@ -66,7 +64,9 @@ def test_a_full_disk_is_not_written_anew_each_time_a_model_is_idle(
 ) -> None:
     async def scenario() -> None:
         clock = Clock()
-        async with running(Script(), kind, clock=clock, disk=disk(tmp_path)) as bench:
+        async with running(
+            Script(), kind, clock=clock, disk=disk(tmp_path, max_bytes=LIMIT)
+        ) as bench:
             for prompt in PROMPTS:
                 await bench.run(prompt)
             written = await idle(bench, clock)

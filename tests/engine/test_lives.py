@@ -14,6 +14,7 @@ from daemon.generation import Failed
 from daemon.residents import ResidencyLimits
 from mlx_backend.messages import CacheKind
 from tests.engine.harness import Bench, Clock, collect, every_caching_kind, run, running, words
+from tests.state_files import nbytes
 
 LIVES, STEPS = 3, 18
 MOST_TOKENS = 4_000
@@ -108,8 +109,7 @@ def test_no_answer_is_wrong_and_no_limit_is_crossed(kind: CacheKind, tmp_path: P
                 for _ in range(STEPS):
                     await life.step()
                 reused += life.reused
-            held = sum(file.stat().st_size for file in tmp_path.glob("*/*.safetensors"))
-            assert held <= limits.max_bytes
+            assert nbytes(tmp_path) <= limits.max_bytes
         assert reused > 0
 
     run(scenario())

@@ -6,15 +6,13 @@ import asyncio
 import threading
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from daemon.disk_cache.limits import DiskLimits
-from daemon.disk_tier import DiskOptions
 from daemon.generation import FinishReason
 from daemon.status import RequestStatus
 from mlx_backend.messages import CacheKind
+from tests.engine.disks import disk, told
 from tests.engine.harness import (
     HANG_SECONDS,
     Bench,
@@ -26,23 +24,12 @@ from tests.engine.harness import (
     words,
 )
 from tests.engine.slow_disk import filled, restarted
-from tests.fakes import TURN_END
-
-
-def disk(folder: Path) -> DiskOptions:
-    return DiskOptions(folder, DiskLimits(max_bytes=1 << 30, floor_bytes=0))
+from tests.state_files import nbytes
 
 
 def last(bench: Bench) -> RequestStatus:
     """The request that ended last."""
     return bench.engine.status().recent[-1]
-
-
-async def told(bench: Bench, prompt: list[int], **more: Any) -> list[int]:
-    """Run a prompt and check its answer; the conversation after it."""
-    answer = await bench.run(prompt, **more)
-    assert answer.tokens == bench.cold(prompt)
-    return [*prompt, *answer.tokens, TURN_END]
 
 
 @every_caching_kind
@@ -78,8 +65,7 @@ def test_twenty_forks_of_one_head_read_each_file_once_after_a_restart(
         async with running(kind=kind, disk=disk(tmp_path)) as bench:
             for fork in forks:
                 await told(bench, fork)
-        files = list(tmp_path.glob("*/*.safetensors"))
-        written = sum(file.stat().st_size for file in files)
+        written = nbytes(tmp_path)
         async with running(kind=kind, disk=disk(tmp_path)) as bench:
             answers = await bench.together(forks)
             assert [answer.tokens for answer in answers] == [bench.cold(fork) for fork in forks]

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_status import StageStatus
-from daemon.disk_tier import DiskOptions
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.residents import ResidencyLimits
 from mlx_backend.host_arrays import HostArray
 from mlx_backend.messages import CacheKind
+from tests.engine.disks import disk, nudge, written
 from tests.engine.harness import (
     Bench,
     Clock,
@@ -28,38 +27,22 @@ from tests.engine.harness import (
     until,
     words,
 )
-from tests.engine.library import WEIGHTS, Library, library
+from tests.engine.library import WEIGHTS, library
 from tests.fakes import Script
+from tests.state_files import state_files
 
 FIRST = "first"
 
 
-def disk(folder: Path, **options: Any) -> DiskOptions:
-    """Written after 30 seconds; what `DiskLimits` has is passed on to it."""
-    names = ("max_bytes", "write_bytes_per_day", "pending_bytes")
-    limits = {name: options.pop(name) for name in names if name in options}
-    return DiskOptions(folder, DiskLimits(**limits), **options)
-
-
 def files(folder: Path) -> dict[str, int]:
     """What is in the folder, by name, each with what tells a file from one written anew."""
-    return {path.name: path.stat().st_ino for path in folder.glob("*/*.safetensors")}
-
-
-async def nudge(bench: Bench | Library) -> None:
-    """Let the engine's thread look at the clock."""
-    await bench.engine.ask(lambda seen: None)
+    return {file.name: file.stat().st_ino for file in state_files(folder)}
 
 
 def exported() -> list[HostArray]:
     """Every array that left the device for a file and was not let go of."""
     gc.collect()
     return [found for found in gc.get_objects() if isinstance(found, HostArray)]
-
-
-async def written(bench: Bench | Library) -> None:
-    """Wait until nothing is left to be written."""
-    await until(lambda: bench.engine.status().disk.pending_bytes == 0)
 
 
 async def reused_later(folder: Path, kind: CacheKind, prompt: list[int]) -> int:
