@@ -110,7 +110,7 @@ def serve(
         ended = starts.ended if starts is not None else _nothing
         held = crash_words(crashes)
         guards = _Guards(access, authority)
-        disk = _disk_options(settings, disk_folder)
+        disk = _disk_options(settings, disk_folder, models.memory_bytes)
         run = _Run(settings, models, keep_alive, guards, policy, disk, Machine(edges), ended, held)
         asyncio.run(run.until_stopped(sockets))
     ended()
@@ -315,7 +315,9 @@ class _Run:
         return replace(Budget.of_model(info, limit, chunk_tokens), is_fixed=True)
 
 
-def _disk_options(settings: Settings, folder: Path | None) -> DiskOptions | None:
+def _disk_options(
+    settings: Settings, folder: Path | None, memory_bytes: int | None
+) -> DiskOptions | None:
     """None keeps what was read in memory only."""
     if folder is None or settings.disk_cache_bytes == 0:
         return None
@@ -323,7 +325,7 @@ def _disk_options(settings: Settings, folder: Path | None) -> DiskOptions | None
         settings.disk_cache_bytes,
         settings.disk_cache_free_bytes,
         settings.disk_cache_write_bytes_per_day,
-    )
+    ).within(memory_bytes)
     idle_seconds, save_seconds = settings.disk_cache_idle_seconds, settings.shutdown_save_seconds
     return DiskOptions(folder, limits, idle_seconds, save_seconds)
 

@@ -6,7 +6,7 @@ Plain numbers: who keeps them is `daemon.disk_tier`, and once more before each w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 MAX_SHARE_OF_FREE = 5
@@ -16,6 +16,11 @@ counting as free."""
 FLOOR_SHARE_OF_DISK = 10
 MOST_FLOOR_BYTES = 20 * 10**9
 """Without a floor that was set, a tenth of the disk stays free, and no more than this."""
+
+
+PENDING_SHARE_OF_MEMORY = 16
+"""What waits for the writer is held in memory, beside all that has a limit there: it takes this
+part at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,13 @@ class DiskLimits:
     write_bytes_per_day: int | None = None
     max_files: int = 65_536
     pending_bytes: int = 1 << 30
+
+    def within(self, memory_bytes: int | None) -> DiskLimits:
+        """The same on a machine that has so much memory for models; None if nobody knows."""
+        if memory_bytes is None:
+            return self
+        most = min(self.pending_bytes, memory_bytes // PENDING_SHARE_OF_MEMORY)
+        return replace(self, pending_bytes=most)
 
     def on(self, free_bytes: int, total_bytes: int, held_bytes: int) -> Bounds:
         """What they come to on a disk of which the cache holds `held_bytes`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from daemon.disk_cache.jobs import (
     Write,
     Written,
 )
+from daemon.disk_cache.limits import DiskLimits
 from mlx_backend.messages import CacheKind, token_ids
 from tests.disk_cache.fake_disk import (
     DAY_SECONDS,
@@ -759,3 +761,9 @@ def test_status_tells_what_was_restored():
     run.tier.note_restored(500, 2500)
     status = run.tier.status()
     assert (status.hits, status.restored_tokens, status.restored_bytes) == (2, 1500, 7500)
+
+
+def test_what_waits_for_the_writer_takes_a_part_of_a_small_machines_memory():
+    limits = DiskLimits(max_bytes=5)
+    assert limits.within(8 << 30) == replace(limits, pending_bytes=512 << 20)
+    assert limits.within(64 << 30) == limits.within(None) == limits
