@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from daemon.commands import AskDisk
 from daemon.disk_cache.jobs import Check, Chore, JobQueue
-from daemon.disk_cache.writing import delete_journals
+from daemon.disk_cache.writing import delete_rest
 from daemon.disk_status import DiskCheck, DiskContents
 from daemon.disk_tier import DiskOptions, DiskTier
+from daemon.errors import DiskNotCleared
 from daemon.replies import Replies
 
 Answer = TypeVar("Answer")
@@ -57,22 +58,23 @@ class DiskDesk:
         return check
 
     async def clear(self) -> None:
-        """Delete all of it; it is gone then."""
+        """Delete all of it; it is gone then. Raises DiskNotCleared where it cannot be."""
         await self._writing_done()  # before it has looked through the folder nobody knows what goes
-        await self._ask(lambda disk, names: disk.forget(), is_clearing=True)
-        await self._writing_done(partial(delete_journals, self._folder))
+        files = await self._ask(lambda disk, names: disk.forget(), is_clearing=True)
+        if problem := await self._writing_done(partial(delete_rest, self._folder, files)):
+            raise DiskNotCleared(f"Not all of {self._folder} could be deleted: {problem}")
 
-    async def _writing_done(self, act: Callable[[], None] = lambda: None) -> None:
-        """Wait until all that was asked of the writer so far is done, and then `act`."""
+    async def _writing_done(self, act: Callable[[], str] = str) -> str:
+        """Wait until all that was asked of the writer so far is done, and then `act`; its word."""
         with self._replies.awaited() as reply:
 
             def tell(allowed: int) -> int:
-                act()
-                reply.send(None)
+                reply.send(act())
                 return 0
 
             self.write_behind(tell)
-            await reply.future
+            answer: str = await reply.future
+        return answer
 
     async def _ask(
         self,

@@ -211,10 +211,12 @@ class DiskTier:
         self._tally.bad_files += bool(removed)
         self._room.delete(removed)
 
-    def forget(self) -> None:
-        """Delete all files of all models."""
+    def forget(self) -> tuple[tuple[str, str], ...]:
+        """Delete all files of all models; which ones, by (identity, name)."""
         self._is_void = self._room.bounds is None
-        self._room.delete(self._holdings.clear())
+        held = self._holdings.clear()
+        self._room.delete(held)
+        return tuple((file.identity, file.name) for file in held)
 
     def abandon(self) -> None:
         """The writer has ended: let go of the arrays of what it has not written."""

@@ -7,6 +7,7 @@ test. Who finds out is `cli.doctor`, which is the only one to ask tools, files a
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -244,10 +245,16 @@ def check_disk_cache(facts: DiskCacheFacts) -> Iterable[Finding]:
     if not folder:
         yield Finding(name, Severity.OK, "off: what was read is gone when the daemon ends")
     elif not facts.is_writable:
-        fix = f"Make {folder} yours: `sudo chown -R $USER {folder}`."
+        fix = (
+            f"If it is not yours, `sudo chown -R $USER {folder}`; if its disk cannot be written, "
+            "`mlxd config set disk_cache_folder PATH` names another place."
+        )
         yield Finding(name, Severity.WARNING, f"nothing can be kept in {folder}", fix)
     elif facts.mode is None:
         yield Finding(name, Severity.OK, f"{folder} is not there yet")
+    elif not stat.S_ISDIR(facts.mode):
+        fix = f"Move {folder} away, then `mlxd restart`."
+        yield Finding(name, Severity.WARNING, f"{folder} is no folder", fix)
     elif facts.mode & FOR_OTHERS:
         fix = f"`chmod -R go= {folder}`; what is in it are prompts and answers."
         yield Finding(name, Severity.WARNING, f"others may look into {folder}", fix)

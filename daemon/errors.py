@@ -165,6 +165,12 @@ class GenerationFailed(DaemonError):
     code = "generation_failed"
 
 
+class DiskNotCleared(DaemonError):
+    """Something that was to be deleted is still on disk."""
+
+    code = "disk_not_cleared"
+
+
 class ConfigurationError(Exception):
     """A setting, port or model that cannot work; the command line prints it and exits 78."""
 

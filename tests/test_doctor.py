@@ -170,6 +170,7 @@ DISK_CACHES = [
     (DiskCacheFacts(), OK, "off"),
     (MINE, OK, "only you can read"),
     (replace(MINE, mode=None), OK, "not there yet"),
+    (replace(MINE, mode=0o100600), WARNING, "/c/read is no folder"),
     (replace(MINE, mode=0o40755), WARNING, "others may look into /c/read"),
     (replace(MINE, is_writable=False), WARNING, "nothing can be kept in /c/read"),
     (

@@ -78,7 +78,9 @@ class FolderAlone:
         try:
             yield
         except OSError as error:
-            raise CommandFailed(f"{self._folder} cannot be used: {error}") from error
+            from daemon.disk_cache.folder import in_words
+
+            raise CommandFailed(f"{self._folder} cannot be used: {in_words(error)}") from error
 
 
 def on_disk(disk: DiskKeeper, action: CacheAction | None, as_json: bool) -> None:
@@ -89,7 +91,9 @@ def on_disk(disk: DiskKeeper, action: CacheAction | None, as_json: bool) -> None
             _list(disk.disk(), as_json)
         case CacheAction.CLEAR:
             left = disk.clear_disk()
-            say(f"Cleared: {left.disk.files:,} files are left on disk.", asdict(left), as_json)
+            files = left.disk.files
+            words = f"{files:,} file{' is' if files == 1 else 's are'} left on disk."
+            say(f"Cleared: {words}", asdict(left), as_json)
         case CacheAction.CHECK:
             _tell_check(disk.check_disk(), as_json)
 

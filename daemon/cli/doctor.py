@@ -141,7 +141,7 @@ def _disk_cache(settings: Settings, found: DaemonStatus | None) -> DiskCacheFact
     if settings.disk_cache_bytes == 0:
         return DiskCacheFacts(status=status)
     folder = disk_folder_of(settings)
-    mode = folder.stat().st_mode if folder.is_dir() else None
+    mode = folder.stat().st_mode if folder.exists() else None
     is_writable = os.access(_existing(folder), os.W_OK | os.X_OK)
     return DiskCacheFacts(str(folder), mode, is_writable, status)
 

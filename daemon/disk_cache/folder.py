@@ -104,13 +104,34 @@ def _keep_private(descriptor: int, name: str) -> None:
 
 
 def models(folder: int) -> list[str]:
-    """Identities of the models that have a folder."""
+    """Identities of the models that something is there of."""
     with os.scandir(folder) as entries:
-        return sorted(
+        names = [
             entry.name
             for entry in entries
             if _IDENTITY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-        )
+        ]
+    return sorted(name for name in names if _has_any_of_ours(folder, name))
+
+
+def _has_any_of_ours(folder: int, name: str) -> bool:
+    """Whether it is a model's folder, or a stranger's with a name that could be one's. What cannot
+    be looked into may be a model's."""
+    try:
+        descriptor = os.open(name, _OPEN_FOLDER, dir_fd=folder)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    try:
+        with os.scandir(descriptor) as entries:
+            return any(_is_name_of_ours(entry.name) for entry in entries)
+    finally:
+        os.close(descriptor)
+
+
+def journals(folder: int) -> list[tuple[str, str]]:
+    """What may be there beside the models' files, by (identity, name)."""
+    names = (JOURNAL, JOURNAL_TEMPORARY)
+    return [(identity, name) for identity in models(folder) for name in names]
 
 
 def listed(model: int) -> list[Listed]:
@@ -132,13 +153,26 @@ def _seen(entry: os.DirEntry[str]) -> Iterator[Listed]:
 
 def remove(model: int, name: str) -> bool:
     """Delete one file of ours, or a link in its place; False if it is not there. Raises OSError."""
-    if not any(known.fullmatch(name) for known in (_NAME, _TEMPORARY, _JOURNAL)):
+    if not _is_name_of_ours(name):
         raise OSError(errno.EINVAL, "this cannot be a file of the cache", name)
     try:
         os.unlink(name, dir_fd=model)
     except FileNotFoundError:
         return False
     return True
+
+
+def kept_anyway(model: int, name: str) -> str:
+    """Delete a file of ours; "", or how to go on with a sentence that it could not be deleted."""
+    try:
+        remove(model, name)
+    except OSError as error:
+        return f"; it stays: {in_words(error)}"
+    return ""
+
+
+def _is_name_of_ours(name: str) -> bool:
+    return any(known.fullmatch(name) for known in (_NAME, _TEMPORARY, _JOURNAL))
 
 
 def remove_temporaries(model: int) -> int:
@@ -167,12 +201,6 @@ def remove_old_journal(model: int) -> None:
         now = time.time()  # a date, as the file's own
         if now - found.st_mtime > JOURNAL_SECONDS_MOST:
             remove(model, JOURNAL)
-
-
-def remove_journal(model: int) -> None:
-    with suppress(OSError):
-        for name in (JOURNAL, JOURNAL_TEMPORARY):
-            remove(model, name)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache.folder import Listed, opened, opened_model
 from daemon.disk_cache.verify import Verdict, verified
-from daemon.disk_cache.writing import delete
+from daemon.disk_cache.writing import delete, in_short
 from daemon.disk_status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus
 
 
@@ -42,13 +42,15 @@ def check(folder: Path) -> DiskCheck:
 
 
 def clear(folder: Path) -> None:
-    """Delete everything of ours, of all models."""
+    """Delete everything of ours, of all models; OSError tells what is still there."""
     with suppress(FileNotFoundError), opened(folder) as root:
-        for identity, files in _listed(root):
+        journals = folders.journals(root)
+        files = [(identity, file.name) for identity, files in _listed(root) for file in files]
+        for identity in folders.models(root):
             with opened_model(root, identity) as model:
                 folders.remove_temporaries(model)
-                folders.remove_journal(model)
-            delete(root, [(identity, file.name) for file in files])
+        if failures := delete(root, [*files, *journals]):
+            raise OSError(f"not all could be deleted: {in_short(failures)}")
 
 
 def _listed(root: int) -> list[tuple[str, list[Listed]]]:

@@ -8,7 +8,6 @@ far as descriptions go: only the arrays behind them are not verified yet.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -67,9 +66,11 @@ def _look(
 
 def _remove_bad(model: int, outcome: Survey) -> None:
     for name in tuple(outcome.bad):
-        with suppress(OSError):
+        try:
             if not folders.remove(model, name):
                 del outcome.bad[name]  # gone meanwhile: nobody's fault
+        except OSError as error:
+            outcome.bad[name] += f"; it stays: {in_words(error)}"
 
 
 def _orphans(found: dict[str, Good]) -> bool:

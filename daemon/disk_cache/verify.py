@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def _verify_files(model: int, files: list[StoredFile], verdict: Verdict) -> Iter
     for file in files:
         if file.parent in lost:
             verdict.lost.append((file.identity, file.name))
-            _remove(model, file.name)
+            folders.kept_anyway(model, file.name)
         else:
             buffer = _verify_file(model, file, buffer, verdict)
         if verdict.lost[-1:] == [(file.identity, file.name)] and file.kind is FileKind.BLOCK:
@@ -83,17 +82,11 @@ def _verify_file(model: int, file: StoredFile, buffer: bytearray, verdict: Verdi
     except FileNotFoundError:
         return buffer  # deleted meanwhile, by who may
     except (OSError, BadFile, MemoryError) as error:
-        _note(verdict, file.identity, file.name, in_words(error))
-        _remove(model, file.name)
+        why = in_words(error) + folders.kept_anyway(model, file.name)
+        _note(verdict, file.identity, file.name, why)
     verdict.files += 1
     verdict.nbytes += file.nbytes
     return buffer
-
-
-def _remove(model: int, name: str) -> None:
-    """Delete a file, if that can be done."""
-    with suppress(OSError):
-        folders.remove(model, name)
 
 
 def _note(verdict: Verdict, identity: str, name: str, why: str) -> None:

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -94,26 +94,42 @@ class Writer:
         return FREE_UNKNOWN
 
 
-def delete(folder: int, files: Iterable[tuple[str, str]]) -> None:
-    """Delete files by (identity, name), and folders that are empty then."""
-    identities = set()
+def delete(folder: int, files: Iterable[tuple[str, str]]) -> list[str]:
+    """Delete files by (identity, name), and folders that are empty then. Returns why those are
+    still there that could not be deleted."""
+    identities, failures = set(), list[str]()
     for identity, name in files:
         identities.add(identity)
-        with suppress(OSError), opened_model(folder, identity) as model:
-            folders.remove(model, name)
+        try:
+            with opened_model(folder, identity) as model:
+                folders.remove(model, name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failures.append(in_words(error))
     for identity in identities:
         with suppress(OSError):
             os.rmdir(identity, dir_fd=folder)
+    return failures
 
 
-def delete_journals(folder: Path) -> None:
-    """Delete those of all models, also where nothing else is. Never raises."""
-    with suppress(OSError), opened(folder) as root:
-        for identity in folders.models(root):
-            with suppress(OSError), opened_model(root, identity) as model:
-                folders.remove_journal(model)
-            with suppress(OSError):
-                os.rmdir(identity, dir_fd=root)
+def delete_rest(folder: Path, files: Iterable[tuple[str, str]]) -> str:
+    """Delete files that may still be there, and what is beside those of all models; why something
+    of it stays, or "". Never raises."""
+    try:
+        with opened(folder) as root:
+            failures = delete(root, [*files, *folders.journals(root)])
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return in_words(error)
+    return in_short(failures)
+
+
+def in_short(failures: Sequence[str]) -> str:
+    """The first, and how many there are; "" of none."""
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return failures[0] + more if failures else ""
 
 
 def _keep_floor(folder: int, job: Write) -> None:

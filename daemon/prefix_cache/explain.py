@@ -160,13 +160,17 @@ def _from_disk(disk: FromDisk, restored: int) -> str:
     if not disk.tokens:
         return ""
     share = "all" if disk.tokens == restored else f"{disk.tokens:,}"
-    return f", {share} of them from disk ({_size(disk.nbytes)} in {disk.seconds:.1f} s)"
+    return f", {share} of them from disk ({_size(disk.nbytes)} in {_time(disk.seconds)})"
 
 
 def _left_on_disk(disk: FromDisk) -> str:
     if not disk.left:
         return ""
     return f" More is on disk, up to token {disk.left:,}, which would have taken longer."
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 0.95 else f"{1000 * seconds:.0f} ms"
 
 
 def _size(nbytes: int) -> str:

@@ -97,9 +97,16 @@ def _held(disk: DiskStatus) -> str:
             f"in {counted(disk.files, 'file')}",
             f"{size(disk.unusable_bytes)} of models not loaded yet" if disk.unusable_bytes else "",
             "still being looked through" if disk.is_scanning else "",
-            f"{size(disk.free_bytes)} free, and {size(disk.floor_bytes)} stay so",
+            _free(disk),
         )
     )
+
+
+def _free(disk: DiskStatus) -> str:
+    free, floor = size(disk.free_bytes), size(disk.floor_bytes)
+    if disk.free_bytes < disk.floor_bytes:
+        return f"{free} free: nothing is written below {floor}"
+    return f"{free} free, and {floor} stay so"
 
 
 def _written(disk: DiskStatus) -> str:
@@ -147,8 +154,8 @@ def check_words(found: DiskCheck) -> str:
         return f"Sound: every file is what it was written as ({read})."
     bad = "".join(f"\n  {plain(each)}" for each in found.bad)
     return (
-        f"Not sound: {counted(len(found.bad), 'file')} of {read}, deleted; what they held is read "
-        f"again when it is needed.{bad}"
+        f"Not sound: {counted(len(found.bad), 'file')} of {read}. What is bad is deleted; what it "
+        f"held is read again when it is needed.{bad}"
     )
 
 
@@ -160,5 +167,5 @@ def stage_words(idle_seconds: float, stages: Sequence[StageStatus]) -> str:
 def _stage(stage: StageStatus) -> str:
     name = STAGES.get(stage.name, plain(stage.name))
     if stage.in_seconds is None:
-        return f"never {name}"
+        return f"never {name}" if stage.after_seconds is None else f"not all {name}"
     return f"{name} in {duration(stage.in_seconds)}" if stage.in_seconds > 0 else name

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from daemon.disk_cache.jobs import Chore, Sweep, Swept
 from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_tier import DiskOptions
+from daemon.errors import DiskNotCleared
 from mlx_backend.journal import Journals
 from tests.disk_cache.shelf import MODEL, do, done
 from tests.engine.harness import run, running, words
@@ -61,5 +64,23 @@ def test_whoever_clears_the_disk_clears_the_journals_too(tmp_path: Path) -> None
             await bench.engine.clear_disk()
             assert not [*tmp_path.glob("*/*")]
             assert not (tmp_path / "a-model-without-files").exists()
+
+    run(scenario())
+
+
+def test_who_clears_the_disk_is_told_of_what_is_still_there(tmp_path: Path) -> None:
+
+    async def scenario() -> None:
+        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+            await bench.run(words(100, 1))
+        [file] = tmp_path.glob("*/*.safetensors")
+        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+            await bench.run(words(100, 1))
+            file.unlink()
+            file.mkdir()
+            with pytest.raises(DiskNotCleared, match=f"{tmp_path} .*{file.name}"):
+                await bench.engine.clear_disk()
+            file.rmdir()
+            await bench.engine.clear_disk()
 
     run(scenario())

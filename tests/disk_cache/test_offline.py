@@ -10,8 +10,9 @@ import pytest
 
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import ledger
+from daemon.disk_cache.jobs import Sweep, Swept
 from daemon.disk_cache.offline import check, clear, inventory
-from tests.disk_cache.shelf import block, chain_of, checkpoint, tokens_of, written
+from tests.disk_cache.shelf import block, chain_of, checkpoint, done, tokens_of, written
 
 LONG = tokens_of(1, 300)
 FILES = chain_of(LONG, 100, 300)
@@ -72,3 +73,25 @@ def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="cache"):
         clear(folder)
     assert not check(folder).is_sound
+
+
+def test_what_cannot_be_cleared_is_an_error(tmp_path: Path) -> None:
+    paths = written(tmp_path, *FILES)
+    (paths[0].parent / folders.JOURNAL).mkdir()
+    with pytest.raises(OSError, match=f"not all could be deleted: .*{folders.JOURNAL}"):
+        clear(tmp_path)
+    assert not any(path.exists() for path in paths)
+
+
+def test_folders_of_others_keep_their_rights(tmp_path: Path) -> None:
+    written(tmp_path, OTHER)
+    notes = tmp_path / "notes"
+    notes.mkdir(0o755)
+    (notes / "thesis.safetensors").write_text("mine")
+    notes.chmod(0o755)
+    done(tmp_path, Swept, Sweep())
+    assert [model.identity for model in inventory(tmp_path).models] == ["other"]
+    assert check(tmp_path).is_sound
+    clear(tmp_path)
+    assert notes.stat().st_mode & 0o777 == 0o755
+    assert (notes / "thesis.safetensors").read_text() == "mine"

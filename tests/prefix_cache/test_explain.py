@@ -73,10 +73,10 @@ def test_what_came_from_disk_is_said_with_what_it_took(kind):
     traffic.store(text(1_100, 1))
     goes_on = [*text(1_100, 1), 5]
     assert reason(traffic, goes_on, from_disk=FromDisk(1_000, 1_234_567_890, 0.84)).sentence == (
-        "1 token read: restored 1,100 tokens, 1,000 of them from disk (1.2 GB in 0.8 s), "
+        "1 token read: restored 1,100 tokens, 1,000 of them from disk (1.2 GB in 840 ms), "
         "all that is stored of this prompt."
     )
-    assert "restored 1,100 tokens, all of them from disk (12.3 kB in 0.0 s), all that" in (
+    assert "restored 1,100 tokens, all of them from disk (12.3 kB in 10 ms), all that" in (
         reason(traffic, goes_on, from_disk=FromDisk(1_100, 12_345, 0.01)).sentence
     )
     parts = [*text(1_050, 1), *text(9, 2)]

@@ -39,6 +39,8 @@ def test_status_tells_what_is_on_disk_beside_each_limit() -> None:
     assert "3.0 GB of models not loaded yet" in text
     assert "100 GB free, and 20.0 GB stay so" in text
     assert "2.0 GB written today of 50.0 GB at most" in text
+    full = shown(status_view(status(disk=replace(DISK, free_bytes=19 * GB))), 120)
+    assert "19.0 GB free: nothing is written below 20.0 GB" in " ".join(full.split())
     for silent in ("on their way", "made room", "left out", "warning  ", "from there"):
         assert silent not in text.split("disk", 1)[1]
 
@@ -124,6 +126,8 @@ STAGES = [
      "for 34.0 s, on disk in 26.0 s, unloaded in 29m 26s"),
     (100.0, (("saved", 60.0, 0.0), ("unloaded", None, None)),
      "for 1m 40s, on disk, never unloaded"),
+    (100.0, (("saved", 60.0, None), ("unloaded", 1_800.0, 1_700.0)),
+     "for 1m 40s, not all on disk, unloaded in 28m 20s"),
     (1_900.0, (("saved", 60.0, 0.0), ("unloaded", 1_800.0, 0.0)),
      "for 31m 40s, on disk, unloaded"),
 ]  # fmt: skip
