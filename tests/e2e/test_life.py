@@ -59,14 +59,14 @@ def test_after_a_kill_the_status_is_stopped_and_the_next_start_is_another_run() 
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    with running(script=ENDLESS, grace_seconds=50, is_service=True) as daemon:
+    with running(script=ENDLESS, grace_seconds=10 * BOUND_SECONDS, is_service=True) as daemon:
         daemon.socket_with(body(stream=True))
         daemon.wait_for_requests(running=1)
         daemon.process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             daemon.process.wait(0.5)
         daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(2.0) == 0
+        assert daemon.process.wait(BOUND_SECONDS) == 0, "it waited for the grace"
         assert "Traceback" not in daemon.process.stderr.read()
 
 
