@@ -276,10 +276,11 @@ class DiskTier:
             self._room.delete(self._holdings.remove(result.file.identity, result.file.name))
 
     def _read_failed(self, result: ReadFailed) -> None:
-        """The file is gone; what stands on it goes."""
+        """Where the file is gone, what stands on it goes."""
         if result.file.name in self._holdings.indexes[result.file.identity]:
             self._tally.last_failure = result.why
-        self.drop(result.file.identity, result.file.name)
+        if not result.is_there:
+            self.drop(result.file.identity, result.file.name)
         self._reads.hear(result)
 
     def status(self) -> DiskStatus:

@@ -265,6 +265,8 @@ class Fetches:
             self._archive.give_back(read.buffer)
         if not is_good and not fetch.is_over:
             fetch.missing.clear()
+            if isinstance(read, ReadFailed) and read.is_there:
+                fetch.turn.fetches = MOST_FETCHES  # it could not be read again either
 
     def _take(self, fetch: Fetch, piece: Piece, read: ReadDone) -> bool:
         """Whether a file could be copied; if it does not fit the model, it is not used again."""

@@ -33,6 +33,7 @@ _IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 _NAME = re.compile(r"[0-9a-f]{40}\.[a-z]{1,16}\.safetensors")
 _TEMPORARY = re.compile(rf"{_NAME.pattern}\.[0-9a-f]{{16}}\.tmp")
 _JOURNAL = re.compile(rf"{re.escape(JOURNAL)}(\.tmp)?")
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class FolderUnusable(OSError):
@@ -44,6 +45,13 @@ def in_words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return str(error) or type(error).__name__
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether there was too little of something to look at a file, of descriptors or of memory:
+    that says nothing about the file."""
+    is_known = isinstance(error, OSError) and error.errno in _SHORTAGES
+    return is_known or isinstance(error, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,7 @@ def _has_any_of_ours(folder: int, name: str) -> bool:
     try:
         descriptor = os.open(name, _OPEN_FOLDER, dir_fd=folder)
     except OSError as error:
-        return isinstance(error, PermissionError)
+        return isinstance(error, PermissionError) or is_shortage(error)
     try:
         with os.scandir(descriptor) as entries:
             return any(_is_name_of_ours(entry.name) for entry in entries)

@@ -121,13 +121,17 @@ class ReadDone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadFailed:
-    """The file is gone, unreadable or wrong; it was deleted. `is_gone`: it was not there."""
+    """The file is gone, unreadable or wrong; it was deleted. `is_gone`: it was not there.
+
+    Unless `is_there`: it could not be looked at, for want of memory or of descriptors.
+    """
 
     ticket: int
     file: StoredFile
     why: str
     is_gone: bool
     buffer: bytearray
+    is_there: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

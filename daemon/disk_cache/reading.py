@@ -16,7 +16,7 @@ import numpy as np
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import storing
 from daemon.disk_cache.files import Content, StoredFile
-from daemon.disk_cache.folder import in_words, opened, opened_model
+from daemon.disk_cache.folder import in_words, is_shortage, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
     Check,
@@ -51,6 +51,9 @@ class Reader:
 
     def _failed(self, job: Read, error: Exception) -> ReadFailed:
         why, is_gone = in_words(error), isinstance(error, FileNotFoundError)
+        if is_shortage(error):
+            log.warning("%s could not be read: %s", job.file.name, why)
+            return ReadFailed(job.ticket, job.file, why, False, job.buffer, is_there=True)
         if not is_gone:
             log.warning("deleted %s from the disk cache: %s", job.file.name, why)
             with (
@@ -71,7 +74,7 @@ class Reader:
                     found = step or found
         except FileNotFoundError:
             pass  # nothing was kept of it yet
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             log.warning("the disk cache of %s cannot be read: %s", job.identity, in_words(error))
         if found.bad:
             name, why = next(iter(found.bad.items()))

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache.files import FileKind, KeyChain, StoredFile
-from daemon.disk_cache.folder import Listed, in_words
+from daemon.disk_cache.folder import Listed, in_words, is_shortage
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.storing import read_head
 
@@ -30,7 +30,11 @@ class Survey:
 
 
 def survey(model: int, identity: str) -> Iterator[Survey | None]:
-    """Look through one model's folder, a file at each step; the last step gives the outcome."""
+    """Look through one model's folder, a file at each step; the last step gives the outcome.
+
+    Raises OSError or MemoryError where there is too little of something to look: then all files
+    are left.
+    """
     found: dict[str, Good] = {}
     outcome = Survey()
     before = folders.listed(model)
@@ -59,6 +63,8 @@ def _look(
     except FileNotFoundError:
         return
     except (BadFile, OSError) as error:
+        if is_shortage(error):
+            raise
         outcome.bad[listed.name] = in_words(error)
     else:
         found[listed.name] = (head.file, listed.used_at)

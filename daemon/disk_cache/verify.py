@@ -10,7 +10,7 @@ from pathlib import Path
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import storing
 from daemon.disk_cache.files import FileKind, StoredFile
-from daemon.disk_cache.folder import in_words, opened, opened_model
+from daemon.disk_cache.folder import in_words, is_shortage, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.scan import Survey, survey
 from daemon.disk_status import DiskCheck
@@ -57,7 +57,7 @@ def _verify_model(root: int, identity: str, verdict: Verdict) -> Iterator[None]:
             for name, why in found.bad.items():
                 _note(verdict, identity, name, why)
             yield from _verify_files(model, [file for file, _ in found.good], verdict)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         verdict.bad.append(f"{identity}: {in_words(error)}")
 
 
@@ -82,6 +82,8 @@ def _verify_file(model: int, file: StoredFile, buffer: bytearray, verdict: Verdi
     except FileNotFoundError:
         return buffer  # deleted meanwhile, by who may
     except (OSError, BadFile, MemoryError) as error:
+        if is_shortage(error):
+            raise
         why = in_words(error) + folders.kept_anyway(model, file.name)
         _note(verdict, file.identity, file.name, why)
     verdict.files += 1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import ledger, storing
-from daemon.disk_cache.folder import Listed, in_words, opened, opened_model
+from daemon.disk_cache.folder import Listed, in_words, is_shortage, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
     FREE_UNKNOWN,
@@ -175,5 +175,5 @@ def _is_usable(model: int, listed: Listed) -> bool:
     """Whether some model may have a use for a file, as far as its first bytes tell."""
     try:
         return listed.is_regular and storing.begins_as_ours(model, listed.name)
-    except OSError:
-        return False
+    except (OSError, MemoryError) as error:
+        return is_shortage(error)

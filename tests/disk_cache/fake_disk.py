@@ -55,13 +55,15 @@ class OnDisk:
 
 @dataclass
 class Disk:
-    """`others_bytes` are other programs'. `failure`, if there is one, says why a write fails."""
+    """`others_bytes` are other programs'. `failure`, if there is one, says why a write fails,
+    `shortage` why nothing can be read now."""
 
     total_bytes: int = DISK_BYTES
     others_bytes: int = 0
     written_today: int = 0
     problem: str = ""
     failure: Callable[[StoredFile], str] = lambda file: ""
+    shortage: str = ""
     now: float = NOON
     files: dict[tuple[str, str], OnDisk] = field(default_factory=dict)
     done: list[WriterJob | ReaderJob] = field(default_factory=list)
@@ -131,6 +133,8 @@ class Disk:
         return Written(job.file, nbytes, 0.1, self.free_bytes, self.written_today)
 
     def _read(self, job: Read) -> ReadDone | ReadFailed:
+        if why := self.shortage:
+            return ReadFailed(job.ticket, job.file, why, False, job.buffer, is_there=True)
         found = self.files.get((job.file.identity, job.file.name))
         if found is None or (why := self.failure(job.file)):
             self.files.pop((job.file.identity, job.file.name), None)

@@ -8,9 +8,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 
 from daemon.disk_cache import format as layout
 from daemon.disk_cache.files import Content, FileKind, StoredFile, key_of
@@ -130,6 +131,21 @@ def files_of_at_most(nbytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def opening_fails(error: Exception) -> Iterator[None]:
+    """The system lets nobody open a file of the cache."""
+    system_open = os.open
+
+    def refuse(path: Any, *rest: Any, **more: Any) -> int:
+        if str(path).endswith(".safetensors"):
+            raise error
+        return system_open(path, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        yield
 
 
 def path_of(folder: Path, file: StoredFile) -> Path:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mlx_backend.messages import CacheKind
+from tests.disk_cache.shelf import opening_fails
 from tests.engine.harness import every_caching_kind, words
 from tests.engine.slow_disk import filled, restarted
 from tests.fakes import Script
@@ -55,6 +57,20 @@ def test_where_a_checkpoint_is_bad_an_earlier_one_serves(tmp_path: Path) -> None
     turn = disk.tell([*LONG, *words(50, 2)])
     assert turn.usage.reused == 2_999
     assert len(disk.names_read) == len(set(disk.names_read)), "a file was read twice"
+
+
+@every_caching_kind
+def test_where_descriptors_are_wanting_a_prompt_is_read_and_the_files_serve_the_next(
+    kind: CacheKind, tmp_path: Path
+) -> None:
+    filled(tmp_path, kind, LONG)
+    disk = restarted(tmp_path, kind)
+    with opening_fails(OSError(errno.EMFILE, "too many open files")):
+        turn = disk.tell(LONG)
+    assert turn.usage.read == len(LONG)
+    assert len(disk.names_read) == len(set(disk.names_read)), "it is tried again and again"
+    assert disk.tier.status().bad_files == 0
+    assert restarted(tmp_path, kind).tell([*LONG, *words(50, 2)]).usage.read <= 50 + 16
 
 
 @every_caching_kind
