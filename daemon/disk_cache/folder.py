@@ -247,17 +247,20 @@ def opened_file(model: int, name: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def touch(folder: int, files: Iterable[tuple[str, str]]) -> None:
-    """Note, as the files' times, that they were used just now, the first one last."""
-    now = time.time_ns()
+def touch(folder: int, files: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Note, as the files' times, that they were used just now, the first one last. Returns those
+    that are not there."""
+    now, missing = time.time_ns(), list[tuple[str, str]]()
     for age, (identity, name) in enumerate(files):
         at = now - age * 1000  # what a `float` of seconds tells apart
-        with (
-            suppress(OSError),
-            opened_model(folder, identity) as model,
-            opened_file(model, name) as descriptor,
-        ):
-            os.utime(descriptor, ns=(at, at))
+        try:
+            with opened_model(folder, identity) as model, opened_file(model, name) as descriptor:
+                os.utime(descriptor, ns=(at, at))
+        except FileNotFoundError:
+            missing.append((identity, name))
+        except OSError:
+            pass
+    return missing
 
 
 def free_bytes(folder: int) -> int:

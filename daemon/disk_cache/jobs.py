@@ -149,7 +149,8 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Touch:
-    """Writer: note on the files themselves that they were used just now, the first one last."""
+    """Writer: note on the files themselves that they were used just now, the first one last. Those
+    that are not there come back as `Checked`."""
 
     files: tuple[tuple[str, str], ...]
 
@@ -173,7 +174,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
-    """`lost`: files that were deleted, by (identity, name)."""
+    """`lost`: files that were deleted, or found to be, by (identity, name)."""
 
     lost: tuple[tuple[str, str], ...]
 

@@ -80,7 +80,7 @@ class _Labor:
             case Delete():
                 return self._writer.delete(job)
             case Touch():
-                self._writer.touch(job)
+                return self._writer.touch(job)
             case Chore():
                 self._writer.run(job)
             case Read():

@@ -17,6 +17,7 @@ from daemon.disk_cache.folder import Listed, in_words, is_shortage, opened, open
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
     FREE_UNKNOWN,
+    Checked,
     Chore,
     Delete,
     Deleted,
@@ -78,9 +79,12 @@ class Writer:
             delete(folder, job.files)
         return Deleted(job.files, self._free_bytes())
 
-    def touch(self, job: Touch) -> None:
+    def touch(self, job: Touch) -> Checked | None:
+        """What is not there any more; somebody else has deleted it."""
         with suppress(OSError), opened(self._folder) as folder:
-            folders.touch(folder, job.files)
+            if missing := folders.touch(folder, job.files):
+                return Checked(tuple(missing))
+        return None  # also where the folder is away, which may come back
 
     def run(self, job: Chore) -> None:
         with suppress(OSError), opened(self._folder, is_made=True) as folder:

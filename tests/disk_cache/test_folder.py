@@ -19,6 +19,7 @@ from daemon.disk_cache import folder as folders
 from daemon.disk_cache import ledger, storing
 from daemon.disk_cache.folder import opened
 from daemon.disk_cache.jobs import (
+    Checked,
     Chore,
     Delete,
     Deleted,
@@ -238,7 +239,9 @@ def test_files_are_listed_in_the_order_of_their_use(tmp_path: Path) -> None:
 def test_touching_a_file_that_is_gone_touches_the_others(tmp_path: Path) -> None:
     (path,) = written(tmp_path, FILE)
     os.utime(path, (1, 1))
-    do(tmp_path, Touch(((MODEL, "0" * 40 + ".block.safetensors"), (MODEL, FILE.name))))
+    gone = (MODEL, "0" * 40 + ".block.safetensors")
+    found = done(tmp_path, Checked, Touch((gone, (MODEL, FILE.name))))
+    assert found.lost == (gone,)
     assert path.stat().st_mtime > 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pytest
@@ -126,6 +127,19 @@ def test_the_order_of_use_is_found_again_on_the_files(tmp_path: Path):
     assert [run.found(tokens_of(seed, 80)) for seed in range(3)] == [80, 40, 80]
     run = Run(tmp_path, max_bytes=total // 6 + 100)
     assert [run.found(tokens_of(seed, 80)) for seed in range(3)] == [40, 0, 0]
+
+
+def test_nothing_is_built_on_a_folder_that_somebody_has_deleted(tmp_path: Path):
+    run = Run(tmp_path / "read")
+    head, middle, end = chain_of(tokens_of(1, 120), 40, 80, 120)
+    run.save(head, middle)
+    rmtree(tmp_path / "read")
+    run.save(end)
+    run.tier.note_uses()
+    run.work()
+    assert sizes(tmp_path / "read") == {}
+    assert run.save(head, middle, end) == [True, True, True]
+    assert Run(tmp_path / "read").found(tokens_of(1, 120)) == 120
 
 
 def test_a_damaged_file_is_gone_with_all_that_stands_on_it(tmp_path: Path):

@@ -162,7 +162,8 @@ class SlowDisk:
                 case Delete():
                     self._hear(self._writing.delete(job))
                 case Touch():
-                    self._writing.touch(job)
+                    if (lost := self._writing.touch(job)) is not None:
+                        self._hear(lost)
 
     def finish(self) -> None:
         """Go on until no turn is left, or nothing moves any more."""
