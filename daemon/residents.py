@@ -288,8 +288,10 @@ class Residents:
             return False
         for resident in sorted(self, key=lambda each: (each is wanted, self._idleness.used(each))):
             if resident.model is None and resident.has_tree:
-                log.info("what %s has read goes for %s", resident.source.name, wanted.source.name)
-                return self.trees.part_with(resident)
+                is_gone = self.trees.part_with(resident)
+                if is_gone:  # while it is being written this is asked again and again
+                    log.info("what %s read goes for %s", resident.source.name, wanted.source.name)
+                return is_gone
         return False
 
     def _share_memory(self) -> None:

@@ -283,7 +283,11 @@ def test_a_model_that_is_told_to_go_has_its_states_written_before(tmp_path: Path
     run(scenario())
 
 
-def test_a_tree_goes_for_another_models_weights_only_once_it_is_written(tmp_path: Path) -> None:
+def test_a_tree_goes_for_another_models_weights_only_once_it_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="daemon.residents")
+
     async def scenario() -> None:
         one_at_a_time = disk(tmp_path, pending_bytes=2)
         async with library(disk=one_at_a_time, memory_bytes=2 * WEIGHTS) as shelf:
@@ -296,6 +300,7 @@ def test_a_tree_goes_for_another_models_weights_only_once_it_is_written(tmp_path
                 (model,) = (await shelf.engine.disk_contents()).models
                 assert (model.name, model.tokens) == (FIRST, 20_020)
             assert (await shelf.answer(FIRST, prompt)).usage.reused == 19_999
+        assert caplog.text.count("what first read goes for large") == 1
 
     run(scenario())
 

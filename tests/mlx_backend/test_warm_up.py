@@ -10,7 +10,7 @@ from mlx_backend.backend import MlxBackend
 from mlx_backend.checkpoints import MlxCheckpoint
 from mlx_backend.errors import ModelUnsupported, RestoreFailed
 from mlx_backend.host_arrays import HostArray
-from mlx_backend.interface import Counters
+from mlx_backend.interface import Counters, Row
 from mlx_backend.loading import load
 from mlx_backend.messages import CacheKind
 from mlx_backend.snapshots import MlxSpan
@@ -84,9 +84,17 @@ class FullBackend(MlxBackend):
         raise RestoreFailed("no memory")
 
 
+class StrangeBackend(MlxBackend):
+    """Its state is of a type that no file has a name for."""
+
+    def capture_span(self, row: Row, start: int, stop: int) -> MlxSpan:
+        raise KeyError("complex64")
+
+
 @pytest.mark.parametrize(
     ("backend_class", "kind", "words"),
     [
+        (StrangeBackend, "tiny-full", "cannot come back: 'complex64'"),
         (ForgetfulBackend, "tiny-full", "comes back changed"),
         (FullBackend, "tiny-sliding", "cannot come back: no memory"),
     ],
