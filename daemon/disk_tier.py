@@ -239,9 +239,11 @@ class DiskTier:
                 self._read_failed(result)
             case Deleted():
                 self._room.deleted(result.free_bytes)
-            case Checked(lost):
+            case Checked(lost, useless):
                 for identity, name in lost:
                     self.drop(identity, name)
+                for identity, name in useless:
+                    self._room.delete(self._holdings.remove(identity, name))
         if self._room.bounds is not None:
             self._room.keep()
         if self._is_noting and not self._room.pending_bytes:
@@ -250,6 +252,7 @@ class DiskTier:
     def _swept(self, result: Swept) -> None:
         self._holdings.list_files(result.files)
         self._room.allowance.note(0, result.written_today)
+        self._tally.bad_files += result.bad
         self._tally.last_failure = result.problem or self._tally.last_failure
         self._room.open(result.free_bytes, result.total_bytes)
         if self._is_void:

@@ -61,7 +61,6 @@ class Listed:
     name: str
     nbytes: int
     used_at: float
-    is_regular: bool
 
     @property
     def is_block(self) -> bool:
@@ -155,8 +154,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 def _seen(entry: os.DirEntry[str]) -> Iterator[Listed]:
     with suppress(FileNotFoundError):  # gone since the folder was read
         found = entry.stat(follow_symlinks=False)
-        is_regular = stat.S_ISREG(found.st_mode)
-        yield Listed(entry.name, found.st_size, found.st_mtime, is_regular)
+        yield Listed(entry.name, found.st_size, found.st_mtime)
 
 
 def remove(model: int, name: str) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ _METADATA_AT = len(b'{"__metadata__":')
 CHECKSUM = slice(_LENGTH_BYTES + len(_START), _LENGTH_BYTES + len(_START) + 8)
 """Where its eight hexadecimal digits are, from the beginning of the file."""
 
+_VERSION = re.compile(rb'","format":"(\d+)",')
 _TOKEN_WIDTH = 4
 _WIDTHS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
@@ -62,16 +64,13 @@ class Head:
     nbytes: int
 
 
-def version_mark() -> bytes:
-    """What follows the checksum's digits in every file of this version."""
-    return f'","format":"{FORMAT_VERSION}",'.encode()
-
-
-def is_of_this_version(start: bytes) -> bool:
-    """Whether a file that begins so may be read at all; 128 bytes are enough to tell."""
-    return start[_LENGTH_BYTES:].startswith(_START) and start[CHECKSUM.stop :].startswith(
-        version_mark()
-    )
+def version(start: bytes) -> str:
+    """Of which version a file is, by its first 128 bytes. Raises BadFile."""
+    data_start(start)
+    said = _VERSION.match(start, CHECKSUM.stop)
+    if said is None or not start[_LENGTH_BYTES:].startswith(_START):
+        raise BadFile("it is no file of this cache")
+    return said[1].decode()
 
 
 def in_file_order(arrays: Sequence[HostArray]) -> list[int]:

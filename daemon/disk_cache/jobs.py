@@ -38,7 +38,8 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """`files` of all models, the longest unused first. `written_today` by all runs of this day.
+    """`files` of all models, the longest unused first. So many others were `removed`, `bad` ones
+    among them, which were wrong. `written_today` by all runs of this day.
 
     `problem`: why nothing can be kept in the folder, in words; "" if it can.
     """
@@ -49,6 +50,7 @@ class Swept:
     total_bytes: int
     written_today: int = 0
     problem: str = ""
+    bad: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Scan:
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """`files` are good as far as that tells, parents before what stands on them, with `used_at`
-    of each; `bad` were deleted."""
+    of each; `bad` were wrong, and deleted. What stood on nothing is neither."""
 
     identity: str
     files: tuple[tuple[StoredFile, float], ...]
@@ -174,9 +176,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
-    """`lost`: files that were deleted, or found to be, by (identity, name)."""
+    """Files that were deleted, or found to be, by (identity, name): `lost` ones for themselves,
+    `useless` ones for what they stood on."""
 
     lost: tuple[tuple[str, str], ...]
+    useless: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

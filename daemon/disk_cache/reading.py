@@ -27,7 +27,7 @@ from daemon.disk_cache.jobs import (
     Scan,
     Scanned,
 )
-from daemon.disk_cache.scan import Survey, survey
+from daemon.disk_cache.scan import Survey, survey, warn_of
 from daemon.disk_cache.verify import Verdict, verified
 
 log = logging.getLogger(__name__)
@@ -76,10 +76,9 @@ class Reader:
             pass  # nothing was kept of it yet
         except (OSError, MemoryError) as error:
             log.warning("the disk cache of %s cannot be read: %s", job.identity, in_words(error))
-        if found.bad:
-            name, why = next(iter(found.bad.items()))
-            count = len(found.bad)
-            log.warning("deleted %d files from the disk cache, such as %s: %s", count, name, why)
+        warn_of(found.bad)
+        if found.useless:
+            log.info("deleted %d files that stood on nothing any more", len(found.useless))
         yield Scanned(job.identity, tuple(found.good), len(found.bad))
 
     def check(self, job: Check) -> Iterator[Checked | None]:
@@ -88,7 +87,7 @@ class Reader:
         for _ in verified(self._folder, verdict):
             yield None
         job.reply.send(verdict.summary)
-        yield Checked(tuple(verdict.lost))
+        yield Checked(tuple(verdict.lost), tuple(verdict.useless))
 
 
 def _verified(model: int, job: Read) -> tuple[Content, bytearray, int]:

@@ -7,7 +7,8 @@ far as descriptions go: only the arrays behind them are not verified yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,16 +18,28 @@ from daemon.disk_cache.folder import Listed, in_words, is_shortage
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.storing import read_head
 
+log = logging.getLogger(__name__)
+
 Good: TypeAlias = tuple[StoredFile, float]
 
 
 @dataclass(slots=True)
 class Survey:
     """What was found: `good` files, parents before what stands on them, with the time of their
-    last use; `bad` ones by name, with what is wrong, and deleted."""
+    last use. `bad` ones by name, with what is wrong, are deleted, and `useless` ones, that are as
+    they should be, but what they stand on is not there."""
 
     good: list[Good] = field(default_factory=list)
     bad: dict[str, str] = field(default_factory=dict)
+    useless: list[str] = field(default_factory=list)
+
+
+def warn_of(bad: Mapping[str, str]) -> None:
+    """Say that files were deleted, if any were, and what was wrong with one of them."""
+    if bad:
+        name, why = next(iter(bad.items()))
+        count = len(bad)
+        log.warning("deleted %d files from the disk cache, such as %s: %s", count, name, why)
 
 
 def survey(model: int, identity: str) -> Iterator[Survey | None]:
@@ -49,7 +62,7 @@ def survey(model: int, identity: str) -> Iterator[Survey | None]:
                 _look(model, identity, listed, found, outcome)
                 yield None
     _chain(identity, found, outcome)
-    _remove_bad(model, outcome)
+    _remove(model, outcome)
     yield outcome
 
 
@@ -70,7 +83,9 @@ def _look(
         found[listed.name] = (head.file, listed.used_at)
 
 
-def _remove_bad(model: int, outcome: Survey) -> None:
+def _remove(model: int, outcome: Survey) -> None:
+    for name in outcome.useless:
+        folders.kept_anyway(model, name)
     for name in tuple(outcome.bad):
         try:
             if not folders.remove(model, name):
@@ -85,20 +100,24 @@ def _orphans(found: dict[str, Good]) -> bool:
 
 
 def _chain(identity: str, found: dict[str, Good], outcome: Survey) -> None:
-    """Put what was found in order, and apart what does not stand where it says."""
-    footings: dict[str, tuple[StoredFile, KeyChain]] = {}
+    """Put what was found in order, and apart what does not stand where it says, or on nothing."""
+    blocks = {file.key: file for file, _ in found.values() if file.kind is FileKind.BLOCK}
+    footings: dict[str, KeyChain] = {}  # of good blocks: all tokens before their own
     for file, used_at in sorted(found.values(), key=_depth):
-        chain = _chain_at(identity, file, footings)
-        if chain is None:
-            outcome.bad[file.name] = "what it stands on is not there"
+        below = blocks.get(file.parent)
+        if not _may_stand(file, below):
+            outcome.bad[file.name] = "it cannot stand where it says"
             continue
-        footing = chain.copy()
-        if chain.extend(file.tokens) != file.key:
+        if file.parent and file.parent not in footings:
+            outcome.useless.append(file.name)
+            continue
+        footing = _footing(identity, file, below, footings)
+        if footing.copy().extend(file.tokens) != file.key:
             outcome.bad[file.name] = "its tokens are not those of its name"
             continue
         outcome.good.append((file, used_at))
         if file.kind is FileKind.BLOCK:
-            footings[file.key] = (file, footing)
+            footings[file.key] = footing
 
 
 def _depth(good: Good) -> tuple[int, int]:
@@ -106,17 +125,20 @@ def _depth(good: Good) -> tuple[int, int]:
     return good[0].start, good[0].end
 
 
-def _chain_at(
-    identity: str, file: StoredFile, footings: dict[str, tuple[StoredFile, KeyChain]]
-) -> KeyChain | None:
-    """The chain of all tokens before a file's own; None if nothing good has the last of them."""
-    if file.start == 0:
-        return None if file.parent else KeyChain(identity)
-    if file.parent not in footings:
-        return None
-    parent, footing = footings[file.parent]
-    if not parent.start < file.start <= parent.end:
-        return None
-    chain = footing.copy()
-    chain.extend(parent.tokens[: file.start - parent.start])
+def _may_stand(file: StoredFile, below: StoredFile | None) -> bool:
+    """Whether a file can be at its place, if `below` is what it stands on, as far as that is
+    there."""
+    if not file.parent:
+        return file.start == 0
+    return below is None or below.start < file.start <= below.end
+
+
+def _footing(
+    identity: str, file: StoredFile, below: StoredFile | None, footings: dict[str, KeyChain]
+) -> KeyChain:
+    """The chain of all tokens before a file's own."""
+    if below is None:
+        return KeyChain(identity)
+    chain = footings[file.parent].copy()
+    chain.extend(below.tokens[: file.start - below.start])
     return chain

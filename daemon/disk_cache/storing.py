@@ -144,10 +144,10 @@ def _named(head: Head, name: str) -> Head:
     return head
 
 
-def begins_as_ours(model: int, name: str) -> bool:
-    """Whether a file is of this version, by its first bytes."""
+def read_version(model: int, name: str) -> str:
+    """Of which version a file is, by its first bytes. Raises OSError and BadFile."""
     with opened_file(model, name) as descriptor:
-        return layout.is_of_this_version(os.pread(descriptor, 128, 0))
+        return layout.version(os.pread(descriptor, 128, 0))
 
 
 def read(model: int, name: str, buffer: bytearray) -> tuple[Head, Content, bytearray]:

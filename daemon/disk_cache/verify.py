@@ -18,13 +18,15 @@ from daemon.disk_status import DiskCheck
 
 @dataclass(slots=True)
 class Verdict:
-    """`bad`: what was wrong with which. `lost`: all that was deleted, by (identity, name)."""
+    """`bad`: what was wrong with which. What was deleted, by (identity, name): `lost` files were
+    wrong, `useless` ones stood on such, or on nothing."""
 
     began: float = field(default_factory=time.monotonic)
     files: int = 0
     nbytes: int = 0
     bad: list[str] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)
+    useless: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def summary(self) -> DiskCheck:
@@ -56,6 +58,7 @@ def _verify_model(root: int, identity: str, verdict: Verdict) -> Iterator[None]:
                 found = step or found
             for name, why in found.bad.items():
                 _note(verdict, identity, name, why)
+            verdict.useless += ((identity, name) for name in found.useless)
             yield from _verify_files(model, [file for file, _ in found.good], verdict)
     except (OSError, MemoryError) as error:
         verdict.bad.append(f"{identity}: {in_words(error)}")
@@ -66,11 +69,14 @@ def _verify_files(model: int, files: list[StoredFile], verdict: Verdict) -> Iter
     buffer, lost = bytearray(), set[str]()
     for file in files:
         if file.parent in lost:
-            verdict.lost.append((file.identity, file.name))
+            verdict.useless.append((file.identity, file.name))
             folders.kept_anyway(model, file.name)
+            is_lost = True
         else:
+            before = len(verdict.lost)
             buffer = _verify_file(model, file, buffer, verdict)
-        if verdict.lost[-1:] == [(file.identity, file.name)] and file.kind is FileKind.BLOCK:
+            is_lost = len(verdict.lost) > before
+        if is_lost and file.kind is FileKind.BLOCK:
             lost.add(file.key)
         yield
 

@@ -8,12 +8,14 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache import ledger, storing
-from daemon.disk_cache.folder import Listed, in_words, is_shortage, opened, opened_model
+from daemon.disk_cache.files import FORMAT_VERSION
+from daemon.disk_cache.folder import in_words, is_shortage, opened, opened_model
 from daemon.disk_cache.format import BadFile
 from daemon.disk_cache.jobs import (
     FREE_UNKNOWN,
@@ -30,6 +32,7 @@ from daemon.disk_cache.jobs import (
     Written,
 )
 from daemon.disk_cache.limits import DiskLimits
+from daemon.disk_cache.scan import warn_of
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +48,15 @@ class Writer:
     def sweep(self, job: Sweep) -> Swept:
         try:
             with opened(self._folder, is_made=True) as folder:
-                removed, files = _swept(folder)
+                found = _look_through(folder)
+                warn_of(found.bad)
                 return Swept(
-                    files=tuple(sorted(files, key=lambda file: file.used_at)),
-                    removed=removed,
+                    files=tuple(sorted(found.files, key=lambda file: file.used_at)),
+                    removed=found.removed,
                     free_bytes=folders.free_bytes(folder),
                     total_bytes=folders.total_bytes(folder),
                     written_today=ledger.written_on(folder, date.today()),
+                    bad=len(found.bad),
                 )
         except OSError as error:
             why = in_words(error)
@@ -152,32 +157,52 @@ def _writable_bytes(folder: int, limits: DiskLimits) -> int:
     return max(0, room)
 
 
-def _swept(folder: int) -> tuple[int, list[FoundFile]]:
-    removed, files = 0, list[FoundFile]()
+@dataclass(slots=True)
+class _Found:
+    """`files` that some model may have a use for. So many others were `removed`, among them the
+    `bad` ones, by name, with what is wrong."""
+
+    files: list[FoundFile] = field(default_factory=list)
+    bad: dict[str, str] = field(default_factory=dict)
+    removed: int = 0
+
+
+def _look_through(folder: int) -> _Found:
+    found = _Found()
     for identity in folders.models(folder):
         with suppress(OSError), opened_model(folder, identity) as model:
-            usable, useless = _sorted_out(model)
-            removed += len(useless) + folders.remove_temporaries(model)
-            delete(folder, [(identity, name) for name in useless])
-            files += [FoundFile(identity, file.name, file.nbytes, file.used_at) for file in usable]
-            if not usable:
+            before = len(found.files)
+            _look_through_model(model, identity, found)
+            found.removed += folders.remove_temporaries(model)
+            if len(found.files) == before:
                 folders.remove_old_journal(model)
-    return removed, files
+                os.rmdir(identity, dir_fd=folder)  # unless something is in it
+    return found
 
 
-def _sorted_out(model: int) -> tuple[list[Listed], list[str]]:
-    usable, useless = list[Listed](), list[str]()
+def _look_through_model(model: int, identity: str, found: _Found) -> None:
     for listed in folders.listed(model):
-        if _is_usable(model, listed):
-            usable.append(listed)
-        else:
-            useless.append(listed.name)
-    return usable, useless
+        flaw = _flaw(model, listed.name)
+        if flaw is None:
+            file = FoundFile(identity, listed.name, listed.nbytes, listed.used_at)
+            found.files.append(file)
+        elif _is_removed(model, listed.name):
+            found.removed += 1
+            found.bad |= {listed.name: flaw} if flaw else {}
 
 
-def _is_usable(model: int, listed: Listed) -> bool:
-    """Whether some model may have a use for a file, as far as its first bytes tell."""
+def _flaw(model: int, name: str) -> str | None:
+    """What is wrong with a file, as far as its first bytes tell: None if nothing is, "" if it only
+    is of another version."""
     try:
-        return listed.is_regular and storing.begins_as_ours(model, listed.name)
-    except (OSError, MemoryError) as error:
-        return is_shortage(error)
+        version = storing.read_version(model, name)
+    except (OSError, BadFile, MemoryError) as error:
+        return None if is_shortage(error) else in_words(error)
+    return None if version == str(FORMAT_VERSION) else ""
+
+
+def _is_removed(model: int, name: str) -> bool:
+    """Whether a file was there, and is not any more."""
+    with suppress(OSError):
+        return folders.remove(model, name)
+    return False

@@ -56,7 +56,7 @@ class OnDisk:
 @dataclass
 class Disk:
     """`others_bytes` are other programs'. `failure`, if there is one, says why a write fails,
-    `shortage` why nothing can be read now."""
+    `shortage` why nothing can be read now. `torn` files are found, and deleted, at the start."""
 
     total_bytes: int = DISK_BYTES
     others_bytes: int = 0
@@ -64,6 +64,7 @@ class Disk:
     problem: str = ""
     failure: Callable[[StoredFile], str] = lambda file: ""
     shortage: str = ""
+    torn: int = 0
     now: float = NOON
     files: dict[tuple[str, str], OnDisk] = field(default_factory=dict)
     done: list[WriterJob | ReaderJob] = field(default_factory=list)
@@ -111,7 +112,14 @@ class Disk:
             return Swept((), 0, 0, 0, problem=self.problem)
         found = [FoundFile(*place, each.nbytes, each.used_at) for place, each in self.files.items()]
         found.sort(key=lambda file: file.used_at)
-        return Swept(tuple(found), 0, self.free_bytes, self.total_bytes, self.written_today)
+        return Swept(
+            tuple(found),
+            self.torn,
+            self.free_bytes,
+            self.total_bytes,
+            self.written_today,
+            bad=self.torn,
+        )
 
     def _scan(self, identity: str) -> Scanned:
         found = [each for place, each in self.files.items() if place[0] == identity]

@@ -282,7 +282,22 @@ def test_files_of_another_version_are_swept_out(tmp_path: Path, file: StoredFile
     older.write_bytes(forged(_compact(header), data))
     found = done(tmp_path, Swept, Sweep())
     assert (found.removed, [each.name for each in found.files]) == (1, [newer.name])
+    assert found.bad == 0, "it was right in its time"
     assert not older.exists()
+
+
+@pytest.mark.parametrize("length", [0, 8, 40, 58])
+def test_a_torn_file_counts_and_is_told_of_whoever_finds_it(
+    tmp_path: Path, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    footing, upper = chain_of(tokens_of(4, 20), 10, 20)
+    torn = written(tmp_path, footing, upper)[0]
+    os.truncate(torn, length)
+    found = done(tmp_path, Swept, Sweep())
+    assert (found.removed, found.bad) == (1, 1)
+    assert [each.name for each in found.files] == [upper.name]
+    assert torn.name in caplog.text
+    assert scanned(tmp_path).bad == 0, "it is counted twice"
 
 
 def test_a_checkpoint_is_verified_like_a_block(tmp_path: Path) -> None:

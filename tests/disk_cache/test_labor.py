@@ -183,7 +183,8 @@ def test_a_check_deletes_what_is_wrong_and_what_stands_on_it(tmp_path: Path) -> 
     assert [middle.name in words for words in found.bad] == [True]
     (told,) = results
     assert isinstance(told, Checked)
-    assert set(told.lost) == {(MODEL, file.name) for file in (middle, above, high)}
+    assert told.lost == ((MODEL, middle.name),)
+    assert set(told.useless) == {(MODEL, file.name) for file in (above, high)}
     assert set(names_of(scanned(tmp_path))) == {file.name for file in (below, side, low)}
     assert checked(tmp_path)[0].is_sound
 
@@ -204,8 +205,10 @@ def test_a_check_finds_what_a_scan_would_find(tmp_path: Path) -> None:
     paths = written(tmp_path, below, above)
     paths[0].write_bytes(paths[0].read_bytes()[:99])
     found, results = checked(tmp_path)
-    assert len(found.bad) == 2
-    assert [len(result.lost) for result in results if isinstance(result, Checked)] == [2]
+    assert [below.name in words for words in found.bad] == [True]
+    (told,) = results
+    assert isinstance(told, Checked)
+    assert (told.lost, told.useless) == (((MODEL, below.name),), ((MODEL, above.name),))
     assert not any(path.exists() for path in paths)
 
 

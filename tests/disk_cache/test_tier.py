@@ -720,6 +720,22 @@ def test_what_is_found_wrong_goes_with_all_that_stands_on_it():
     assert run.tier.status().bad_files == 1
 
 
+def test_what_is_found_torn_at_the_start_counts_as_bad():
+    assert ready(Disk(torn=2), "a").tier.status().bad_files == 2
+
+
+def test_of_a_model_that_is_not_loaded_only_what_was_wrong_counts_as_bad():
+    disk = Disk()
+    for place, name in enumerate(("below", "above", "good")):
+        disk.place("old", name, ONE, used_at=float(place))
+    run = ready(disk)
+    run.tier.hear(Checked((("old", "below"),), (("old", "above"),)))
+    run.work()
+    assert [name for _, name in disk.files] == ["good"]
+    status = run.tier.status()
+    assert (status.bad_files, status.files) == (1, 1)
+
+
 def test_a_model_that_is_loaded_while_its_files_are_being_deleted_does_not_count_on_them():
     disk = Disk()
     first = ready(disk, "a")
