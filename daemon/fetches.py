@@ -265,6 +265,7 @@ class Fetches:
             self._archive.give_back(read.buffer)
         if not is_good and not fetch.is_over:
             fetch.missing.clear()
+            fetch.turn.lost_on_disk = fetch.plan.length
             if isinstance(read, ReadFailed) and read.is_there:
                 fetch.turn.fetches = MOST_FETCHES  # it could not be read again either
 

@@ -64,6 +64,7 @@ class Turn:
     held: int = 0
     on_disk: int = 0
     left_on_disk: int = 0
+    lost_on_disk: int = 0
     awaits_disk: bool = False
     fetches: int = 0
     fetched: list[range] = field(default_factory=list)
@@ -117,7 +118,8 @@ class Turn:
         """What of it came from disk; tokens are those among the reused ones."""
         tokens = sum(len(range(each.start, min(each.stop, self.reused))) for each in self.fetched)
         left = self.left_on_disk if self.left_on_disk > self.reused else 0
-        return FromDisk(tokens, self.disk_bytes, self.disk_seconds, left)
+        lost = self.lost_on_disk if self.lost_on_disk > self.reused else 0
+        return FromDisk(tokens, self.disk_bytes, self.disk_seconds, left, lost)
 
     def note_fetched(self, tokens: range) -> None:
         """Those were read in, behind what memory still had. What was fetched earlier and lost again

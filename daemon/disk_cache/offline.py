@@ -13,7 +13,7 @@ from pathlib import Path
 from daemon.disk_cache import folder as folders
 from daemon.disk_cache.folder import Listed, opened, opened_model
 from daemon.disk_cache.verify import Verdict, verified
-from daemon.disk_cache.writing import delete, in_short
+from daemon.disk_cache.writing import delete
 from daemon.disk_status import DiskCheck, DiskContents, DiskModelStatus, DiskStatus
 
 
@@ -50,7 +50,7 @@ def clear(folder: Path) -> None:
             with opened_model(root, identity) as model:
                 folders.remove_temporaries(model)
         if failures := delete(root, [*files, *journals]):
-            raise OSError(f"not all could be deleted: {in_short(failures)}")
+            raise OSError(f"not all could be deleted: {failures[0]}")
 
 
 def _listed(root: int) -> list[tuple[str, list[Listed]]]:

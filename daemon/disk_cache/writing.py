@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -132,13 +132,7 @@ def delete_rest(folder: Path, files: Iterable[tuple[str, str]]) -> str:
         return ""
     except OSError as error:
         return in_words(error)
-    return in_short(failures)
-
-
-def in_short(failures: Sequence[str]) -> str:
-    """The first, and how many there are; "" of none."""
-    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-    return failures[0] + more if failures else ""
+    return failures[0] if failures else ""
 
 
 def _keep_floor(folder: int, job: Write) -> None:

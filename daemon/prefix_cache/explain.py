@@ -51,13 +51,15 @@ class Departure:
 class FromDisk:
     """What of a prompt was read in from disk; `nbytes` of files, within `seconds`.
 
-    `left`: up to which token there is more, which was left there; 0 if there is not.
+    `left`: up to which token there is more, which was left there; `lost`: up to which token there
+    was more, which could not be read; 0 if there is not.
     """
 
     tokens: int = 0
     nbytes: int = 0
     seconds: float = 0.0
     left: int = 0
+    lost: int = 0
 
 
 def departure(match: Match, prompt: Prompt) -> Departure | None:
@@ -84,8 +86,8 @@ def read_reason(
     disk = _from_disk(from_disk, match.length)
     sentence = _sentence(code, match, len(prompt), _place(prompt, message), disk)
     return ReadReason(
-        code=code,
-        sentence=sentence + _own_departure(match, prompt) + _left_on_disk(from_disk),
+        code="restore_failed" if from_disk.lost else code,
+        sentence=sentence + _own_departure(match, prompt) + _on_disk(from_disk),
         left_at=match.common,
         message_index=None if message is None else message.index,
         message_role=None if message is None else message.role,
@@ -163,10 +165,14 @@ def _from_disk(disk: FromDisk, restored: int) -> str:
     return f", {share} of them from disk ({_size(disk.nbytes)} in {_time(disk.seconds)})"
 
 
-def _left_on_disk(disk: FromDisk) -> str:
-    if not disk.left:
-        return ""
-    return f" More is on disk, up to token {disk.left:,}, which would have taken longer."
+def _on_disk(disk: FromDisk) -> str:
+    """What is there, or was, and did not come from there."""
+    words = ""
+    if disk.left:
+        words += f" More is on disk, up to token {disk.left:,}, which would have taken longer."
+    if disk.lost:
+        words += f" More was on disk, up to token {disk.lost:,}, which could not be read."
+    return words
 
 
 def _time(seconds: float) -> str:

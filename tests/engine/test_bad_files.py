@@ -42,6 +42,8 @@ def test_a_bad_file_costs_what_it_holds_and_what_stands_on_it(
     restorable = 1024 * bad if kind is CacheKind.SLICEABLE else 0
     assert turn.usage.reused == restorable
     assert turn.from_disk.tokens == restorable
+    assert turn.reason is not None
+    assert turn.reason.code == "restore_failed"
     status = disk.tier.status()
     assert status.bad_files == 1
     disk.write()

@@ -87,6 +87,17 @@ def test_what_came_from_disk_is_said_with_what_it_took(kind):
 
 
 @KINDS
+def test_what_could_not_be_had_from_disk_is_the_reason_why_it_was_read(kind):
+    traffic = Traffic(kind)
+    found = reason(traffic, text(1_100, 1), from_disk=FromDisk(lost=1_099))
+    assert found.code == "restore_failed"
+    assert found.sentence == (
+        "All 1,100 tokens read: nothing stored begins like this prompt. More was on disk, up to "
+        "token 1,099, which could not be read."
+    )
+
+
+@KINDS
 def test_a_prompt_that_is_stored_whole_continues(kind):
     traffic = Traffic(kind)
     traffic.store(text(99, 1))
