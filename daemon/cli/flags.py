@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +14,12 @@ from typing import Annotated, Any
 import typer
 
 from daemon.config_file import ConfigFile
+from daemon.errors import ConfigurationError
 from daemon.setting_rows import Setting
 from daemon.settings import TABLE, Settings, config_file, resolve
+
+_OURS = re.compile(r"[0-9a-f]{64}|\..*")
+"""The name of a model's folder, or of something that is in any folder sooner or later."""
 
 
 def only(*names: str) -> list[Setting]:
@@ -32,6 +39,26 @@ def disk_folder_of(settings: Settings) -> Path:
 
     named = settings.disk_cache_folder
     return paths.disk_cache_folder() if named is None else Path(named)
+
+
+def own_disk_folder_of(settings: Settings) -> Path:
+    """The same for a daemon, which takes away what others may do there and keeps all of it out of
+    backups. Raises ConfigurationError for a named folder with something else in it."""
+    from daemon.disk_cache.ledger import NAME
+
+    folder = disk_folder_of(settings)
+    if settings.disk_cache_folder is None:
+        return folder
+    names: list[str] = []
+    with suppress(OSError):  # it is told where it is used
+        names = sorted(os.listdir(folder))
+    others = [name for name in names if not _OURS.fullmatch(name)]
+    if others and NAME not in names:
+        raise ConfigurationError(
+            f"--disk-cache-folder {folder} has something else in it ({others[0]}). Name a folder "
+            "that is mlxd's alone: nobody else can read what is in it, and no backup has it."
+        )
+    return folder
 
 
 def accepts_settings(

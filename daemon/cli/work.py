@@ -11,13 +11,15 @@ import typer
 
 from daemon import __version__
 from daemon.cli.asking import JsonFlag
-from daemon.cli.flags import accepts_settings, disk_folder_of
+from daemon.cli.flags import accepts_settings, own_disk_folder_of
 from daemon.cli.output import complain, print_json, say, show
 from daemon.cli.supervised import remembers_refusals
 from daemon.errors import ConfigurationError
 from daemon.settings import TABLE, Resolved
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from daemon.demo.report import Turn
 
 ModelFlag = Annotated[
@@ -46,13 +48,16 @@ def serve(resolved: Resolved, supervised: SupervisedFlag = False) -> None:
     if supervised:
         logs.cut_short(paths.terminal_log())
     starts = Starts(paths.starts_file(), counted=supervised)
-    disk_folder = disk_folder_of(resolved.settings)
+    disk_folder: Path | None = None
+    regained = [paths.cache_folder(), paths.logs_folder()]
     if resolved.settings.disk_cache_bytes != 0:
+        disk_folder = own_disk_folder_of(resolved.settings)
         # There before its first file, so that it is kept out of backups from then on. Whether it
         # can be used is found out, and told, where it is.
         with suppress(OSError):
             disk_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    edges = edges_of_this_machine((paths.cache_folder(), paths.logs_folder(), disk_folder))
+        regained.append(disk_folder)
+    edges = edges_of_this_machine(regained)
     code = run_daemon(
         resolved.settings,
         token_file=paths.token_file(),
