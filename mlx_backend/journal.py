@@ -96,15 +96,18 @@ class Journals:
         return self._journals.setdefault(identity, made)
 
     def write_rest(self) -> None:
-        """Write what still waits here and now: in the end, when nobody else writes any more."""
+        """Write what still waits here and now: in the end, when nobody else writes any more. But
+        nothing where nothing could be written, or was to be, the last time."""
         for journal in self._journals.values():
-            journal.write(_REST_BYTES)
+            if not journal.is_failing:
+                journal.write(_REST_BYTES)
 
 
 class Journal:
     """The notes of one model, in `folder`; about the newest `kept_bytes` of them are kept.
 
-    `add` from any thread; `write` by one at a time, usually by way of `write_behind`.
+    `add` from any thread; `write` by one at a time, usually by way of `write_behind`. `is_failing`:
+    the last one wrote nothing of what was there to be written.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class Journal:
         self._waiting: deque[_Waiting] = deque()
         self._noted: set[int] = set()
         self._is_due = False
-        self._is_failing = False
+        self.is_failing = False
 
     def add(self, kind: str, name: int, value: Callable[[], Value]) -> None:
         if name in self._noted:
@@ -149,13 +152,13 @@ class Journal:
         try:
             written = self._append(most_bytes)
         except OSError as error:
-            if not self._is_failing:
+            if not self.is_failing:
                 log.warning("answers cannot be kept on disk: %s", error)
-            self._is_failing = True
+            self.is_failing = True
             self._waiting.clear()
             self._noted = set()
             return 0
-        self._is_failing = False
+        self.is_failing = False
         return written
 
     def _append(self, most_bytes: int) -> int:
@@ -173,7 +176,8 @@ class Journal:
             size += len(data)
         for _ in waiting:
             self._waiting.popleft()
-        return len(data) + (self._cut() if size > 2 * self._kept_bytes else 0)
+        is_due = size > 2 * self._kept_bytes and len(data) + self._kept_bytes <= most_bytes
+        return len(data) + (self._cut() if is_due else 0)
 
     def _cut(self) -> int:
         """Keep the newer half."""

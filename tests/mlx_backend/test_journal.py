@@ -90,6 +90,16 @@ def test_what_comes_too_late_for_the_writer_is_written_in_the_end(tmp_path: Path
     assert [note.name for note in Journals(tmp_path, Behind()).of(IDENTITY).all()] == [1]
 
 
+def test_in_the_end_nothing_is_written_where_no_more_was_to_be(tmp_path: Path) -> None:
+    behind = Behind()
+    journals = Journals(tmp_path, behind)
+    journals.of(IDENTITY).add("kind", 1, lambda: {})
+    assert behind.happen(most_bytes=0) == 0
+    journals.of(IDENTITY).add("kind", 2, lambda: {})
+    journals.write_rest()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_first_start_is_nothing_to_warn_of(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     assert desk.names() == []
     desk.folder.mkdir(parents=True)
@@ -130,6 +140,19 @@ def test_a_file_that_grew_too_large_keeps_its_newer_half_and_what_is_used_comes_
     assert len(set(names)) > 20
     assert stat.S_IMODE(desk.file.stat().st_mode) == 0o600
     assert [path.name for path in desk.folder.iterdir()] == [FILE_NAME]
+
+
+def test_a_file_that_grew_too_large_is_cut_only_where_so_much_may_be_written(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path / IDENTITY, kept_bytes=1000)
+    desk.note(*range(40))
+    for number in range(100, 110):
+        desk.journal.add("kind", number, lambda: {"said": "é" * 100})
+        assert 0 < desk.behind.happen(most_bytes=900) <= 900
+    desk.note(200)
+    assert desk.file.stat().st_size <= 1100
+    assert desk.names()[-1] == 200
 
 
 def test_a_line_cut_anywhere_costs_itself_only_and_the_next_one_is_whole(desk: Desk) -> None:
