@@ -127,7 +127,7 @@ class Settings:
     disk_cache_folder: str | None = row(
         or_none(absolute_path),
         "PATH",
-        "The folder for that, of this daemon alone",
+        "The folder of what it keeps on disk, of this daemon alone",
         unset="in mlxd's cache folder",
     )
     disk_cache_free_bytes: int | None = row(
@@ -394,5 +394,8 @@ def _refuse_contradictions(settings: Settings) -> None:
         settings.api_key_file,
         settings.api_key_keychain,
     )
-    if policies or door:
-        raise ConfigurationError(policies or door)
+    disk = contradictions.on_disk(
+        settings.disk_cache_bytes, settings.disk_cache_write_bytes_per_day
+    )
+    if words := policies or door or disk:
+        raise ConfigurationError(words)

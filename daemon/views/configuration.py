@@ -37,4 +37,4 @@ def _value(setting: Setting, resolved: Resolved) -> str:
     value = getattr(resolved.settings, setting.name)
     if resolved.origins[setting.name] is Origin.DEFAULT:
         return setting.shown_default
-    return str(value)
+    return "none" if value is None else str(value)
