@@ -39,3 +39,13 @@ def at_the_door(
             "--api-key-file or --api-key-keychain."
         )
     return ""
+
+
+def on_disk(cache_bytes: int | None, write_bytes_per_day: int | None) -> str:
+    """Of what is kept there; None for the default, and for no limit."""
+    if write_bytes_per_day == 0 and cache_bytes != 0:
+        return (
+            "--disk-cache-write-bytes-per-day 0 would let nothing be written: `none` is no limit, "
+            "and --disk-cache-bytes 0 keeps nothing on disk."
+        )
+    return ""

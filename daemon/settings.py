@@ -394,8 +394,7 @@ def _refuse_contradictions(settings: Settings) -> None:
         settings.api_key_file,
         settings.api_key_keychain,
     )
-    disk = contradictions.on_disk(
-        settings.disk_cache_bytes, settings.disk_cache_write_bytes_per_day
-    )
+    most_a_day = settings.disk_cache_write_bytes_per_day
+    disk = contradictions.on_disk(settings.disk_cache_bytes, most_a_day)
     if words := policies or door or disk:
         raise ConfigurationError(words)

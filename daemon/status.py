@@ -154,8 +154,8 @@ class RequestStatus:
     `why_read` says in a sentence why what was read had to be read, `reason` in detail.
     `arrived_at` is a date in seconds of the Unix epoch. `finish` says how an answer ended: stop,
     length, repetition (it said the same without end) or cancelled; "" if it has not, or failed.
-    `model` is its model's key. Of what was
-    reused, `from_disk` tokens were read from there, `disk_bytes` in `disk_seconds`.
+    `model` is its model's key. Of what was reused, `from_disk` tokens were read from there,
+    `disk_bytes` in `disk_seconds`.
     """
 
     id: str

@@ -132,6 +132,13 @@ def test_a_day_has_a_limit_of_writing_unless_there_is_to_be_none():
     assert unlimited.disk_cache_write_bytes_per_day is None
 
 
+def test_a_disk_cache_that_may_write_nothing_is_refused():
+    with pytest.raises(ConfigurationError, match="would let nothing be written"):
+        resolve({"disk_cache_write_bytes_per_day": "0"}, {})
+    off = {"disk_cache_bytes": "0", "disk_cache_write_bytes_per_day": "0"}
+    assert resolve(off, {}).settings.disk_cache_bytes == 0
+
+
 def test_a_share_of_the_disk_is_kept_and_none_of_it_if_told_to():
     assert Settings().disk_cache_bytes is None
     assert resolve({"disk_cache_bytes": "0"}, {}).settings.disk_cache_bytes == 0
