@@ -86,7 +86,6 @@ class DiskTier:
         self._reads = Reads(reader)
         self._used_at: dict[str, float] = {}
         self._is_void = False
-        self._is_noting = False
         self._tally = Tally()
 
     def start(self) -> None:
@@ -198,9 +197,8 @@ class DiskTier:
         self._holdings.indexes[file.identity].touch((file,), is_use=False)
 
     def note_uses(self) -> None:
-        """Have the order of use noted on the files themselves, for the next run: of those that are
-        still to be written, once all are. When nothing else goes on, and at the end."""
-        self._is_noting = self._room.pending_bytes > 0
+        """Have the order of use noted on the files themselves, for the next run: on those that are
+        written. When nothing else goes on, and at the end."""
         for identity, index in self._holdings.indexes.items():
             if touched := index.take_touched():
                 self._writer.put(Touch(tuple((identity, file.name) for file in touched)))
@@ -246,8 +244,6 @@ class DiskTier:
                     self._room.delete(self._holdings.remove(identity, name))
         if self._room.bounds is not None:
             self._room.keep()
-        if self._is_noting and not self._room.pending_bytes:
-            self.note_uses()
 
     def _swept(self, result: Swept) -> None:
         self._holdings.list_files(result.files)
@@ -264,11 +260,11 @@ class DiskTier:
         self._room.delete(useless)
 
     def _written(self, result: Written) -> None:
-        expected = self._room.written(result.file, result.free_bytes)
-        self._holdings.indexes[result.file.identity].written(result.file, result.nbytes or expected)
+        self._room.written(result.file, result.free_bytes)
+        self._holdings.indexes[result.file.identity].written(result.file, result.nbytes)
         self._room.allowance.note(result.nbytes, result.written_today)
         self._tally.written_bytes += result.nbytes
-        self._tally.written_files += result.nbytes > 0
+        self._tally.written_files += 1
 
     def _write_failed(self, result: WriteFailed) -> None:
         self._room.failed(result.file, result.free_bytes)

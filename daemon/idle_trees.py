@@ -42,7 +42,6 @@ class IdleTrees:
         for resident in self._residents.values():
             if self._idleness.save_due(resident) <= now:
                 resident.save()
-                self._note_uses()
         self._save_ahead(now)
         for resident, until in list(self._parting.items()):
             if until <= now:
@@ -121,7 +120,3 @@ class IdleTrees:
     def _drop(self, resident: Resident) -> None:
         self.keep(resident)
         resident.drop_tree()
-
-    def _note_uses(self) -> None:
-        if self._disk is not None:
-            self._disk.note_uses()

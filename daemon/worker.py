@@ -117,11 +117,11 @@ class Worker:
         if self._disk is None:
             return
         end = self._clock() + self._disk.options.save_seconds
-        self._disk.note_uses()
         while self._residents.trees.is_saving and self._save_some(end - self._clock()):
             pass
         if self._residents.trees.is_saving:
             log.warning("there was no time to write all that was read to the disk")
+        self._disk.note_uses()
         self._end_disk(max(0.0, end - self._clock()))
         self._disk.abandon()
 

@@ -85,7 +85,6 @@ class Written:
 
     file: StoredFile
     nbytes: int
-    seconds: float
     free_bytes: int
     written_today: int
 
@@ -123,15 +122,12 @@ class ReadDone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadFailed:
-    """The file is gone, unreadable or wrong; it was deleted. `is_gone`: it was not there.
-
-    Unless `is_there`: it could not be looked at, for want of memory or of descriptors.
-    """
+    """The file is gone, unreadable or wrong; it was deleted. Unless `is_there`: then it could not
+    be looked at, for want of memory or of descriptors."""
 
     ticket: int
     file: StoredFile
     why: str
-    is_gone: bool
     buffer: bytearray
     is_there: bool = False
 
@@ -145,7 +141,6 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deleted:
-    files: tuple[tuple[str, str], ...]
     free_bytes: int
 
 

@@ -112,10 +112,10 @@ def _failure(job: WriterJob | ReaderJob, error: Exception) -> Result | None:
             return Swept((), 0, 0, 0, problem=why)
         case Write(file=file):
             return WriteFailed(file, why, is_full=False, free_bytes=FREE_UNKNOWN)
-        case Delete(files=files):
-            return Deleted(files, free_bytes=FREE_UNKNOWN)
+        case Delete():
+            return Deleted(FREE_UNKNOWN)
         case Read(ticket=ticket, file=file, buffer=buffer):
-            return ReadFailed(ticket, file, why, is_gone=False, buffer=buffer)
+            return ReadFailed(ticket, file, why, buffer)
         case Scan(identity=identity):
             return Scanned(identity, ())
         case Check(reply=reply):

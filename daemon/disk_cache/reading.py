@@ -50,11 +50,11 @@ class Reader:
         return ReadDone(job.ticket, job.file, content, buffer, nbytes, seconds)
 
     def _failed(self, job: Read, error: Exception) -> ReadFailed:
-        why, is_gone = in_words(error), isinstance(error, FileNotFoundError)
+        why = in_words(error)
         if is_shortage(error):
             log.warning("%s could not be read: %s", job.file.name, why)
-            return ReadFailed(job.ticket, job.file, why, False, job.buffer, is_there=True)
-        if not is_gone:
+            return ReadFailed(job.ticket, job.file, why, job.buffer, is_there=True)
+        if not isinstance(error, FileNotFoundError):
             log.warning("deleted %s from the disk cache: %s", job.file.name, why)
             with (
                 suppress(OSError),
@@ -62,7 +62,7 @@ class Reader:
                 opened_model(folder, job.file.identity) as model,
             ):
                 folders.remove(model, job.file.name)
-        return ReadFailed(job.ticket, job.file, why, is_gone, job.buffer)
+        return ReadFailed(job.ticket, job.file, why, job.buffer)
 
     def scan(self, job: Scan) -> Iterator[Scanned | None]:
         """One model's files, a file at each step; the last step gives the result."""

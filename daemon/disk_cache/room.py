@@ -120,10 +120,10 @@ class Room:
         self._pending[file] = Pending(content, nbytes)
         self.pending_bytes += nbytes
 
-    def written(self, file: StoredFile, free_bytes: int) -> int:
-        """It is on the disk; what it was expected to take."""
+    def written(self, file: StoredFile, free_bytes: int) -> None:
+        """It is on the disk."""
         self._failures = 0
-        return self._settle(file, free_bytes)
+        self._settle(file, free_bytes)
 
     def failed(self, file: StoredFile, free_bytes: int) -> None:
         """It is not."""
@@ -132,11 +132,9 @@ class Room:
         if self._failures >= FAILURES_MOST:
             self._paused_until = self._clock() + PAUSE_SECONDS
 
-    def _settle(self, file: StoredFile, free_bytes: int) -> int:
-        expected = self._pending.pop(file).nbytes
-        self.pending_bytes -= expected
+    def _settle(self, file: StoredFile, free_bytes: int) -> None:
+        self.pending_bytes -= self._pending.pop(file).nbytes
         self._note_free(free_bytes)
-        return expected
 
     def abandon(self) -> None:
         """Nothing of what is pending will be written."""

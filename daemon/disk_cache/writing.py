@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -64,7 +63,6 @@ class Writer:
             return Swept((), 0, 0, 0, problem=why)
 
     def write(self, job: Write) -> Written | WriteFailed:
-        began = time.monotonic()
         try:
             with opened(self._folder, is_made=True) as folder:
                 _keep_floor(folder, job)
@@ -77,12 +75,12 @@ class Writer:
             if not is_full:
                 log.warning("%s could not be written: %s", job.file.name, in_words(error))
             return WriteFailed(job.file, in_words(error), is_full, self._free_bytes())
-        return Written(job.file, nbytes, time.monotonic() - began, free, today)
+        return Written(job.file, nbytes, free, today)
 
     def delete(self, job: Delete) -> Deleted:
         with suppress(OSError), opened(self._folder) as folder:
             delete(folder, job.files)
-        return Deleted(job.files, self._free_bytes())
+        return Deleted(self._free_bytes())
 
     def touch(self, job: Touch) -> Checked | None:
         """What is not there any more; somebody else has deleted it."""

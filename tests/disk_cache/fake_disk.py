@@ -97,7 +97,7 @@ class Disk:
             case Delete(files):
                 for place in files:
                     self.files.pop(place, None)
-                return Deleted(files, self.free_bytes)
+                return Deleted(self.free_bytes)
             case Touch(files):
                 for age, place in enumerate(files):
                     if place in self.files:
@@ -138,16 +138,16 @@ class Disk:
         place = (job.file.identity, job.file.name)
         self.files[place] = OnDisk(job.file, job.content, nbytes, self.now)
         self.written_today += nbytes
-        return Written(job.file, nbytes, 0.1, self.free_bytes, self.written_today)
+        return Written(job.file, nbytes, self.free_bytes, self.written_today)
 
     def _read(self, job: Read) -> ReadDone | ReadFailed:
         if why := self.shortage:
-            return ReadFailed(job.ticket, job.file, why, False, job.buffer, is_there=True)
+            return ReadFailed(job.ticket, job.file, why, job.buffer, is_there=True)
         found = self.files.get((job.file.identity, job.file.name))
         if found is None or (why := self.failure(job.file)):
             self.files.pop((job.file.identity, job.file.name), None)
             why = "it is gone" if found is None else why
-            return ReadFailed(job.ticket, job.file, why, found is None, job.buffer)
+            return ReadFailed(job.ticket, job.file, why, job.buffer)
         buffer = job.buffer or bytearray(found.nbytes)
         return ReadDone(job.ticket, job.file, found.content, buffer, found.nbytes, 0.5)
 

@@ -170,7 +170,7 @@ def is_refused(folder: Path, file: StoredFile) -> bool:
     if isinstance(result, ReadDone):
         return False
     assert isinstance(result, ReadFailed)
-    assert not result.is_gone
+    assert not result.is_there
     assert result.why
     assert not os.path.lexists(path_of(folder, file))
     return True

@@ -103,10 +103,13 @@ def test_a_file_with_something_behind_it_is_found(
     assert is_refused(tmp_path, file)
 
 
-def test_a_file_that_is_gone_is_no_bad_file(tmp_path: Path, file: StoredFile, path: Path) -> None:
+def test_nobody_is_warned_of_a_file_that_is_gone(
+    tmp_path: Path, file: StoredFile, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path.unlink()
     found = done(tmp_path, ReadFailed, Read(3, file))
-    assert (found.ticket, found.file, found.is_gone) == (3, file, True)
+    assert (found.ticket, found.file, found.is_there) == (3, file, False)
+    assert not caplog.records
 
 
 def test_another_files_bytes_under_its_name_are_found(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from daemon.disk_cache.jobs import (
     Scan,
     Touch,
     Write,
-    Written,
 )
 from daemon.disk_cache.limits import DiskLimits
 from mlx_backend.messages import CacheKind, token_ids
@@ -472,15 +471,6 @@ def test_a_write_that_failed_is_not_that_of_the_file_that_came_after_it():
     run.check_index("a")
 
 
-def test_a_file_that_was_there_already_has_a_size():
-    run = ready(Disk(), "a")
-    [file] = lacking(run.tier.index("a"), range(10))
-    run.tier.save(file, content(file), is_dear=True)
-    run.tier.hear(Written(file, 0, 0.1, run.disk.free_bytes, 0))
-    assert run.tier.status().bytes >= ONE
-    assert run.tier.status().written_files == 0
-
-
 def test_a_disk_that_was_fuller_than_known_costs_the_write_and_no_more():
     disk = Disk()
     run = ready(disk, "a", floor_bytes=10 * ONE)
@@ -638,10 +628,12 @@ def test_the_order_of_use_outlives_the_run_once_it_is_noted():
     assert [each.file.start for each in disk.files.values()] == [0]
 
 
-def test_of_what_is_still_to_be_written_the_order_of_use_is_noted_once_it_is():
+def test_what_stands_on_a_file_goes_before_it_in_the_next_run_too():
     disk = Disk()
     run = ready(disk, "a")
     run.save("a", range(30), 10)
+    run.tier.note_uses()
+    run.work()
     run.tier.note_uses()
     run.work()
     unloaded = ready(disk, max_bytes=2 * ONE)

@@ -60,7 +60,7 @@ class Desk:
             if isinstance(job, Write):
                 self.expect_right(job)
                 self.files.append(job.file)
-                self.tier.hear(Written(job.file, 100, 0.0, FREE, 0))
+                self.tier.hear(Written(job.file, 100, FREE, 0))
                 done += 1
         return done
 
@@ -232,7 +232,7 @@ def test_what_the_day_has_no_bytes_for_is_left_out_and_told() -> None:
         while (job := desk.writer.poll()) is not None:
             if isinstance(job, Write):
                 written += job.content.nbytes
-                desk.tier.hear(Written(job.file, job.content.nbytes, 0.0, FREE, written))
+                desk.tier.hear(Written(job.file, job.content.nbytes, FREE, written))
     assert not saving.is_whole
     assert 30_000 < written <= 50_000
 
