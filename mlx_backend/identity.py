@@ -1,9 +1,10 @@
 """The identity of a model: what everything cached belongs to.
 
 Two models have one identity only if the same ids give the same state: the same weights, read by
-the same tokenizer and template, into caches of the same classes and format. Small weight files are
-digested whole. Of large ones it would take a minute, so their headers, both ends of every tensor
-and the time of the last change stand for them.
+the same tokenizer and template, by the same code, into caches of the same classes and format. Since
+state outlives upgrades on disk, the code is the exact version of mlx-lm: any other may have put
+right how a model is computed. Small weight files are digested whole. Of large ones it would take a
+minute, so their headers, both ends of every tensor and the time of the last change stand for them.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ def identity(
 ) -> str:
     """The hex digest. Reads some KB per tensor."""
     digest = hashlib.sha256()
-    minor = ".".join(mlx_lm_version.split(".")[:2])
-    _add(digest, "format", SNAPSHOT_FORMAT, minor, kv_bits, *cache_classes)
+    _add(digest, "format", SNAPSHOT_FORMAT, mlx_lm_version, kv_bits, *cache_classes)
     for name in _TEXT_FILES:
         _add_file(digest, folder / name)
     for code in sorted(folder.glob("*.py")):  # of a model that may run its own

@@ -330,6 +330,19 @@ def test_large_weights_are_told_apart_without_reading_them_all(tmp_path: Path) -
     assert written(b"a") != written(b"b")
 
 
+def test_state_that_another_version_of_the_models_code_computed_is_another_models(
+    folder: Path,
+) -> None:
+    from mlx_backend.identity import identity
+
+    def computed_by(version: str) -> str:
+        return identity(
+            folder, [], cache_classes=[], kv_bits=None, adapter=None, mlx_lm_version=version
+        )
+
+    assert computed_by("0.32.2") == computed_by("0.32.2") != computed_by("0.32.3")
+
+
 def test_an_adapter_changes_answers_and_identity(folder: Path, tmp_path: Path) -> None:
     import mlx.core as mx
 
