@@ -210,18 +210,19 @@ def test_serve_with_a_model_that_is_not_there_exits_as_a_wrong_setting(home, clo
     assert folder in result.stderr.splitlines()[-1]
 
 
-def test_serve_takes_no_folder_for_itself_that_others_keep_things_in(home, tmp_path):
+def test_no_folder_is_taken_for_mlxds_own_that_others_keep_things_in(home, tmp_path):
     shared = tmp_path / "shared"
     (shared / "Letters").mkdir(parents=True)
     shared.chmod(0o755)
-    named = ("serve", "--disk-cache-folder", shared)
-    refused = mlxd(*named, environment=home)
-    assert refused.returncode == ExitCode.CONFIGURATION
-    assert "has something else in it (Letters)" in refused.stderr
-    assert shared.stat().st_mode & 0o777 == 0o755
-    unused = mlxd(*named, "--disk-cache-bytes", "0", environment=home)
+    named = ("--disk-cache-folder", shared)
+    for command in (("serve",), ("cache", "--disk")):
+        refused = mlxd(*command, *named, environment=home)
+        assert refused.returncode == ExitCode.CONFIGURATION
+        assert "has something else in it (Letters)" in refused.stderr
+        assert shared.stat().st_mode & 0o777 == 0o755
+    unused = mlxd("serve", *named, "--disk-cache-bytes", "0", environment=home)
     (shared / "written-today").touch()  # as a daemon leaves its own, whoever came later
-    used_before = mlxd(*named, environment=home)
+    used_before = mlxd("serve", *named, environment=home)
     assert all("No model is configured" in each.stderr for each in (unused, used_before))
 
 

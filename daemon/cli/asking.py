@@ -13,7 +13,7 @@ import typer
 from daemon import __version__
 from daemon.cli.disk import CacheAction, keeper, on_disk
 from daemon.cli.exits import ExitCode
-from daemon.cli.flags import accepts_settings, disk_folder_of, only
+from daemon.cli.flags import accepts_settings, only, own_disk_folder_of
 from daemon.cli.output import complain, print_json, say, show
 from daemon.errors import NotRunning
 from daemon.settings import Resolved
@@ -122,7 +122,7 @@ def cache(
     """List what the prefix cache holds, in memory or on disk; empty or check it."""
     client = client_of(resolved)
     if disk:
-        on_disk(keeper(client, disk_folder_of(resolved.settings)), action, as_json)
+        on_disk(keeper(client, own_disk_folder_of(resolved.settings)), action, as_json)
         return
     match action:
         case None:

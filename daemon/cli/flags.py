@@ -42,8 +42,8 @@ def disk_folder_of(settings: Settings) -> Path:
 
 
 def own_disk_folder_of(settings: Settings) -> Path:
-    """The same for a daemon, which takes away what others may do there and keeps all of it out of
-    backups. Raises ConfigurationError for a named folder with something else in it."""
+    """The same for who uses it, which takes away what others may do there, as a daemon keeps all of
+    it out of backups. Raises ConfigurationError for a named folder with something else in it."""
     from daemon.disk_cache.ledger import NAME
 
     folder = disk_folder_of(settings)
