@@ -8,10 +8,10 @@ import pytest
 
 from daemon.disk_cache.jobs import Chore, Sweep, Swept
 from daemon.disk_cache.limits import DiskLimits
-from daemon.disk_tier import DiskOptions
 from daemon.errors import DiskNotCleared
 from mlx_backend.journal import Journals
 from tests.disk_cache.shelf import MODEL, do, done
+from tests.engine.disks import disk
 from tests.engine.harness import run, running, words
 
 
@@ -54,13 +54,13 @@ def test_a_journal_is_written_where_the_models_files_are(tmp_path: Path) -> None
 def test_whoever_clears_the_disk_clears_the_journals_too(tmp_path: Path) -> None:
 
     async def scenario() -> None:
-        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+        async with running(disk=disk(tmp_path)) as bench:
             await bench.run(words(100, 1))
         (tmp_path / "a-model-without-files").mkdir()
         for folder in tmp_path.iterdir():
             if folder.is_dir():
                 (folder / "answers.journal").write_bytes(b"what was said")
-        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+        async with running(disk=disk(tmp_path)) as bench:
             await bench.engine.clear_disk()
             assert not [*tmp_path.glob("*/*")]
             assert not (tmp_path / "a-model-without-files").exists()
@@ -71,10 +71,10 @@ def test_whoever_clears_the_disk_clears_the_journals_too(tmp_path: Path) -> None
 def test_who_clears_the_disk_is_told_of_what_is_still_there(tmp_path: Path) -> None:
 
     async def scenario() -> None:
-        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+        async with running(disk=disk(tmp_path)) as bench:
             await bench.run(words(100, 1))
         [file] = tmp_path.glob("*/*.safetensors")
-        async with running(disk=DiskOptions(tmp_path, DiskLimits(floor_bytes=0))) as bench:
+        async with running(disk=disk(tmp_path)) as bench:
             await bench.run(words(100, 1))
             file.unlink()
             file.mkdir()

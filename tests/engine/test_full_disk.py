@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlx_backend.messages import CacheKind
-from tests.engine.disks import disk
+from tests.engine.disks import disk, nudge, written
 from tests.engine.harness import Bench, Clock, every_caching_kind, run, running, until, words
 from tests.fakes import Script
 from tests.state_files import state_files
@@ -26,11 +26,10 @@ def files(folder: Path) -> dict[str, int]:
 async def idle(bench: Bench, clock: Clock) -> int:
     """Be idle until all is written that can be; the bytes written so far."""
     clock.now += IDLE_SECONDS + 1
-    await bench.engine.ask(lambda seen: None)
-    engine = bench.engine
-    await until(lambda: engine.status().model.stages[0].in_seconds is None)
-    await until(lambda: engine.status().disk.pending_bytes == 0)
-    return engine.status().disk.written_bytes
+    await nudge(bench)
+    await until(lambda: bench.engine.status().model.stages[0].in_seconds is None)
+    await written(bench)
+    return bench.engine.status().disk.written_bytes
 
 
 async def reused(folder: Path, kind: CacheKind, prompts: Sequence[list[int]]) -> list[bool]:
