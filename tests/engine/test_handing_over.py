@@ -10,7 +10,7 @@ import pytest
 
 from daemon.archive import Archive
 from daemon.disk_cache.files import BLOCK_TOKENS, FileKind, StoredFile, key_of
-from daemon.disk_cache.jobs import JobQueue, Scanned, Swept, Write, WriteFailed, Written
+from daemon.disk_cache.jobs import JobQueue, Scanned, Swept, Touch, Write, WriteFailed, Written
 from daemon.disk_cache.limits import DiskLimits
 from daemon.disk_tier import DiskOptions, DiskTier
 from daemon.prefix_cache.cache import PrefixCache
@@ -25,7 +25,8 @@ every_caching_kind = pytest.mark.parametrize("kind", [CacheKind.SLICEABLE, Cache
 
 
 class Desk:
-    """A tree, and a disk that writes what a test lets it write. `files` were written."""
+    """A tree, and a disk that writes what a test lets it write. `files` were written;
+    `touched` ones were noted as used, at each time that some were."""
 
     def __init__(self, kind: CacheKind, **limits: Any) -> None:
         self.kind = kind
@@ -35,6 +36,7 @@ class Desk:
         self.cache = PrefixCache(kind=kind, max_entries=None, max_bytes=1 << 30)
         self.archive = Archive(self.tier, MODEL, kind)
         self.files: list[StoredFile] = []
+        self.touched: list[set[str]] = []
 
     def look_through(self) -> None:
         self.tier.hear(Swept((), 0, FREE, FREE))
@@ -57,6 +59,8 @@ class Desk:
         """Do what waits for the writer; how many files that were."""
         done = 0
         while done < most and (job := self.writer.poll()) is not None:
+            if isinstance(job, Touch):
+                self.touched.append({name for _, name in job.files})
             if isinstance(job, Write):
                 self.expect_right(job)
                 self.files.append(job.file)
@@ -188,6 +192,27 @@ def test_nothing_is_written_before_it_is_known_what_is_there() -> None:
     desk.look_through()
     desk.to_the_end(saving)
     assert saving.is_whole
+
+
+@every_caching_kind
+def test_once_all_is_written_what_was_used_since_the_last_time_is_noted(kind: CacheKind) -> None:
+    desk = Desk(kind)
+    desk.look_through()
+    for seed in range(2):
+        desk.store(text(2_000, seed))
+    saving = desk.saving()
+    saving.go_on()
+    assert not desk.touched
+    desk.to_the_end(saving)
+    desk.write()
+    assert desk.touched == [{file.name for file in desk.files}]
+    desk.to_the_end(desk.saving())
+    used = desk.archive.find(token_ids(text(2_000, 1)), 2_000)
+    desk.archive.touch(used)
+    desk.to_the_end(desk.saving())
+    desk.write()
+    ends = () if used.checkpoint is None else (used.checkpoint,)
+    assert desk.touched[1:] == [{file.name for file in (*used.blocks, *ends)}]
 
 
 def test_a_disk_that_fails_is_not_tried_without_end() -> None:

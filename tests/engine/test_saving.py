@@ -204,6 +204,24 @@ def test_at_the_end_the_last_used_comes_first(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_what_was_used_last_is_known_after_the_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        older, newer = words(2_000, 1), words(2_000, 2)
+        async with running(disk=disk(tmp_path)) as bench:
+            await bench.run(older)
+        first = files(tmp_path).keys()
+        async with running(disk=disk(tmp_path)) as bench:
+            await bench.run(newer)
+        async with running(disk=disk(tmp_path)) as bench:
+            assert (await bench.run(older)).usage.reused > 1_900
+        used = {file.name: file.stat().st_mtime_ns for file in state_files(tmp_path)}
+        others = used.keys() - first
+        assert others
+        assert min(used[name] for name in first) > max(used[name] for name in others)
+
+    run(scenario())
+
+
 def test_at_the_end_the_model_that_was_used_last_comes_first(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock, prompt = Clock(), words(2_000, 1)
