@@ -164,20 +164,19 @@ class Journal:
     def _append(self, most_bytes: int) -> int:
         waiting = [self._waiting[place] for place in range(len(self._waiting))]
         data = b"".join(self._line(each.note()) for each in waiting)
-        if len(data) > most_bytes:
-            raise OSError(ENOSPC, "no more may be written", FILE_NAME)
+        _refuse_beyond(most_bytes, len(data))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(self._folder, FILE_NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT) as (file, size):
+            is_to_be_cut = size + len(data) > 2 * self._kept_bytes
+            _refuse_beyond(most_bytes, len(data) + self._kept_bytes * is_to_be_cut)
             if size == 0:  # the first ones, or it was taken away
                 self._noted = {each.name for each in waiting}
             elif os.pread(file, 1, size - 1) != b"\n":
                 data = b"\n" + data  # behind a line that was torn
             _write_all(file, data)
-            size += len(data)
         for _ in waiting:
             self._waiting.popleft()
-        is_due = size > 2 * self._kept_bytes and len(data) + self._kept_bytes <= most_bytes
-        return len(data) + (self._cut() if is_due else 0)
+        return len(data) + (self._cut() if is_to_be_cut else 0)
 
     def _cut(self) -> int:
         """Keep the newer half."""
@@ -249,6 +248,11 @@ def _opened(folder: Path, name: str, flags: int) -> Iterator[tuple[int, int]]:
         yield file, found.st_size
     finally:
         os.close(file)
+
+
+def _refuse_beyond(most_bytes: int, needed_bytes: int) -> None:
+    if needed_bytes > most_bytes:
+        raise OSError(ENOSPC, "no more may be written", FILE_NAME)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -142,17 +142,17 @@ def test_a_file_that_grew_too_large_keeps_its_newer_half_and_what_is_used_comes_
     assert [path.name for path in desk.folder.iterdir()] == [FILE_NAME]
 
 
-def test_a_file_that_grew_too_large_is_cut_only_where_so_much_may_be_written(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_may_not_be_cut_does_not_grow_either(tmp_path: Path) -> None:
     desk = Desk(tmp_path / IDENTITY, kept_bytes=1000)
-    desk.note(*range(40))
-    for number in range(100, 110):
-        desk.journal.add("kind", number, lambda: {"said": "é" * 100})
-        assert 0 < desk.behind.happen(most_bytes=900) <= 900
-    desk.note(200)
-    assert desk.file.stat().st_size <= 1100
-    assert desk.names()[-1] == 200
+    for number in range(40):
+        desk.journal.add("kind", number, lambda: {"said": "é" * 20})
+        assert desk.behind.happen(most_bytes=900) <= 900
+        assert desk.file.stat().st_size <= 2000
+    assert 0 in desk.names()
+    assert 39 not in desk.names()
+    desk.note(39)
+    assert desk.names()[-1] == 39
+    assert desk.file.stat().st_size <= 1000
 
 
 def test_a_line_cut_anywhere_costs_itself_only_and_the_next_one_is_whole(desk: Desk) -> None:
