@@ -90,10 +90,12 @@ class Writer:
         return None  # also where the folder is away, which may come back
 
     def run(self, job: Chore) -> None:
+        allowed = 0
         with suppress(OSError), opened(self._folder, is_made=True) as folder:
-            ledger.add(folder, date.today(), job.run(_writable_bytes(folder, job.limits)))
-            return
-        job.run(0)
+            allowed = _writable_bytes(folder, job.limits)
+        if nbytes := job.run(allowed):
+            with suppress(OSError), opened(self._folder) as folder:
+                ledger.add(folder, date.today(), nbytes)
 
     def _free_bytes(self) -> int:
         with suppress(OSError), opened(self._folder) as folder:

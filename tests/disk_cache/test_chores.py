@@ -42,6 +42,17 @@ def test_it_is_told_of_a_folder_that_takes_nothing(tmp_path: Path) -> None:
     assert allowed(in_the_way, DiskLimits(floor_bytes=0)) == 0
 
 
+def test_what_fails_is_not_done_again(tmp_path: Path) -> None:
+    heard: list[int] = []
+
+    def fail(most_bytes: int) -> int:
+        heard.append(most_bytes)
+        raise OSError("the disk is broken")
+
+    do(tmp_path, Chore(fail))
+    assert len(heard) == 1
+
+
 def test_a_journal_is_written_where_the_models_files_are(tmp_path: Path) -> None:
     journals = Journals(tmp_path, lambda write: do(tmp_path, Chore(write)) and None)
     journals.of(MODEL).add("kind", 1, lambda: {})
