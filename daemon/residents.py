@@ -162,9 +162,12 @@ class Residents:
                     self.go_on_saving()
 
     def go_on_saving(self) -> None:
-        """The disk has done something."""
-        if self.trees.go_on():
-            self._share_memory()
+        """The disk has done something. Never raises: what goes wrong costs reading again."""
+        try:
+            if self.trees.go_on():
+                self._share_memory()
+        except Exception:
+            log.exception("the disk cache broke")
 
     def look_again(self) -> None:
         """Somebody may have changed any tree."""

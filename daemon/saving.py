@@ -19,7 +19,6 @@ from daemon.disk_cache.files import StoredFile
 from daemon.disk_tier import DiskTier
 from daemon.prefix_cache.cache import PrefixCache
 from daemon.prefix_cache.kept import Kept
-from mlx_backend.messages import TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,9 @@ class Saving:
         self._tier = tier
         self._cache = cache
         self._states: Iterator[Kept] = cache.states(idle_seconds)
-        self._unfinished: TokenIds | None = None
-        self._are_left = True
+        first = next(self._states, None)
+        self._unfinished = None if first is None else first.tokens
+        self._are_left = first is not None
         self._offered: set[str] = set()
         self._is_complete = True
 

@@ -105,7 +105,7 @@ class Worker:
                 with self._contained(resident):
                     resident.work()
             if self._residents.trees.can_go_on:
-                self._go_on_saving()
+                self._residents.go_on_saving()
         self._residents.stop()
         self._tell(True)
         self._save_all()
@@ -131,7 +131,7 @@ class Worker:
         if seconds <= 0:
             return False
         if self._residents.trees.can_go_on:
-            self._go_on_saving()
+            self._residents.go_on_saving()
             seconds = 0.0
         command = self._next_within(seconds)
         if isinstance(command, DiskDone):
@@ -197,16 +197,10 @@ class Worker:
             self._disk.hear(result)
         except Exception:
             log.exception("the disk cache broke")
-        self._go_on_saving()
+        self._residents.go_on_saving()
         for resident in self._residents:
             with self._contained(resident):
                 resident.hear_disk(result)
-
-    def _go_on_saving(self) -> None:
-        try:
-            self._residents.go_on_saving()
-        except Exception:
-            log.exception("the disk cache broke")
 
     def _next_command(self) -> Command | None:
         """The next command, or None if there is other work; sleeps while there is neither."""
@@ -231,7 +225,7 @@ class Worker:
                 command = self._next_within(0.0)
                 if command is not None:
                     return command
-                self._go_on_saving()
+                self._residents.go_on_saving()
                 continue
             pause, nap = self._residents.reload_pause(), self._nap()
             command = self._next_within(min(pause, nap))

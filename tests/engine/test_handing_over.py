@@ -215,6 +215,12 @@ def test_once_all_is_written_what_was_used_since_the_last_time_is_noted(kind: Ca
     assert desk.touched[1:] == [{file.name for file in (*used.blocks, *ends)}]
 
 
+def test_where_nothing_was_read_nobody_waits_until_it_is_known_what_is_there() -> None:
+    saving = Desk(CacheKind.SLICEABLE).saving()
+    saving.go_on()
+    assert saving.is_over
+
+
 def test_a_disk_that_fails_is_not_tried_without_end() -> None:
     desk = Desk(CacheKind.SLICEABLE, pending_bytes=2)
     desk.look_through()

@@ -273,6 +273,33 @@ def test_weights_that_were_idle_for_long_go_and_what_is_on_disk_with_them(tmp_pa
     run(scenario())
 
 
+class Stuck(PrefixCache):
+    def move_out(self) -> None:
+        raise RuntimeError("it does not move")
+
+
+def test_a_tree_that_does_not_leave_memory_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        clock, residency = Clock(), ResidencyLimits(keep_alive_seconds=600.0)
+        async with running(
+            clock=clock, disk=disk(tmp_path), cache_class=Stuck, residency=residency
+        ) as bench:
+            await bench.run(words(2_000, 1))
+            clock.now += 31
+            await nudge(bench)
+            await until(lambda: bench.engine.status().model.stages[0].is_reached)
+            clock.now += 600
+            await nudge(bench)
+            await until(lambda: bench.engine.status().model.state == "unloaded")
+            await nudge(bench)
+            assert "RuntimeError: it does not move" in caplog.text
+            assert bench.engine.status().cache.tokens >= 2_000
+
+    run(scenario())
+
+
 def test_what_could_not_be_written_stays_in_memory_without_its_weights(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock, small = Clock(), disk(tmp_path, max_bytes=20_000)
