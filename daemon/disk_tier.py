@@ -135,11 +135,14 @@ class DiskTier:
         if not self._make_room(index, file, nbytes, since):
             self._tally.skipped_writes += 1
             return False
-        return index.add(file, is_written=False) and self._write(file, content, nbytes)
+        if not index.add(file, is_written=False):
+            return False
+        self._write(file, content, nbytes)
+        return True
 
     def may_save(self, nbytes: int, *, is_dear: bool, at_rest: bool = False) -> bool:
-        """Whether `save` would take so many bytes now: asked before anything is exported. What is
-        refused counts as skipped."""
+        """Whether `save` would take so many bytes now, more or less: asked before anything is
+        exported, which tells how many they are. What is refused counts as skipped."""
         is_allowed = self._room.allows(nbytes, is_dear=is_dear, at_rest=at_rest)
         self._tally.skipped_writes += not is_allowed
         return is_allowed
@@ -155,12 +158,11 @@ class DiskTier:
             return False  # it went, or was not taken either
         return self._room.keep(nbytes, below, since)
 
-    def _write(self, file: StoredFile, content: Content, nbytes: int) -> bool:
+    def _write(self, file: StoredFile, content: Content, nbytes: int) -> None:
         assert self._room.bounds is not None
         self._room.expect(file, content, nbytes)
         self._used_at[file.identity] = self._clock()
         self._writer.put(Write(file, content, self._room.bounds.floor_bytes))
-        return True
 
     @property
     def pending_bytes(self) -> int:

@@ -42,7 +42,7 @@ class Saving:
         self._cache = cache
         self._states: Iterator[Kept] = cache.states(idle_seconds)
         first = next(self._states, None)
-        self._unfinished = None if first is None else first.tokens
+        self._next_tokens = None if first is None else first.tokens
         self._are_left = first is not None
         self._offered: set[str] = set()
         self._is_complete = True
@@ -74,21 +74,21 @@ class Saving:
             state = self._next_state()
             self._are_left = state is not None
             if state is not None and not self._hand_over(state):
-                self._unfinished = state.tokens
+                self._next_tokens = state.tokens
         except Exception:
             log.exception("a state could not be handed to the disk")
             self._is_complete = False
 
     def _next_state(self) -> Kept | None:
-        """Looked up anew where there was no room for all of it: it may have left memory, which was
-        not to be kept for it."""
-        tokens, self._unfinished = self._unfinished, None
+        """The first one, and one that there was no room for all of, are looked up anew: they may
+        have left memory, which was not to be kept for them."""
+        tokens, self._next_tokens = self._next_tokens, None
         state = None if tokens is None else self._cache.state(tokens)
         return state or next(self._states, None)
 
     def give_up(self) -> None:
         """Hand over nothing more."""
-        self.is_over, self._states, self._unfinished = True, iter(()), None
+        self.is_over, self._states, self._next_tokens = True, iter(()), None
 
     def _hand_over(self, state: Kept) -> bool:
         """Whether nothing more of a state is to be handed over; else there is no room for now."""
