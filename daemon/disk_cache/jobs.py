@@ -171,8 +171,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
-    """Files that were deleted, or found to be, by (identity, name): `lost` ones for themselves,
-    `useless` ones for what they stood on."""
+    """Files that are not there any more, by (identity, name): `lost` ones were wrong, `useless`
+    ones stood on such, or somebody else has deleted them."""
 
     lost: tuple[tuple[str, str], ...]
     useless: tuple[tuple[str, str], ...] = ()

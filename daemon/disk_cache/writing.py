@@ -86,7 +86,7 @@ class Writer:
         """What is not there any more; somebody else has deleted it."""
         with suppress(OSError), opened(self._folder) as folder:
             if missing := folders.touch(folder, job.files):
-                return Checked(tuple(missing))
+                return Checked((), tuple(missing))
         return None  # also where the folder is away, which may come back
 
     def run(self, job: Chore) -> None:

@@ -138,6 +138,7 @@ def test_nothing_is_built_on_a_folder_that_somebody_has_deleted(tmp_path: Path):
     run.tier.note_uses()
     run.work()
     assert sizes(tmp_path / "read") == {}
+    assert run.tier.status().bad_files == 0
     assert run.save(head, middle, end) == [True, True, True]
     assert Run(tmp_path / "read").found(tokens_of(1, 120)) == 120
 
