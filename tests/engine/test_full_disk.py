@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from mlx_backend.messages import CacheKind
@@ -32,6 +33,29 @@ async def idle(bench: Bench, clock: Clock) -> int:
     return bench.engine.status().disk.written_bytes
 
 
+@asynccontextmanager
+async def told_all(folder: Path, kind: CacheKind) -> AsyncIterator[tuple[Bench, Clock]]:
+    """A daemon that was asked all prompts, more than its disk may hold."""
+    clock = Clock()
+    options = disk(folder, max_bytes=LIMIT)
+    async with running(Script(), kind, clock=clock, disk=options) as bench:
+        for prompt in PROMPTS:
+            await bench.run(prompt)
+        yield bench, clock
+
+
+async def noted(bench: Bench) -> None:
+    """Wait until the writer has done what it was asked so far: the order of use, too."""
+    is_done = threading.Event()
+
+    def tell(allowed: int) -> int:
+        is_done.set()
+        return 0
+
+    bench.engine.write_behind(tell)
+    await until(is_done.is_set)
+
+
 async def reused(folder: Path, kind: CacheKind, prompts: Sequence[list[int]]) -> list[bool]:
     """Which of the prompts another daemon restores."""
     async with running(Script(), kind, disk=disk(folder, max_bytes=LIMIT)) as bench:
@@ -43,12 +67,7 @@ def test_what_was_used_last_is_on_disk_where_not_all_of_it_fits(
     kind: CacheKind, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        clock = Clock()
-        async with running(
-            Script(), kind, clock=clock, disk=disk(tmp_path, max_bytes=LIMIT)
-        ) as bench:
-            for prompt in PROMPTS:
-                await bench.run(prompt)
+        async with told_all(tmp_path, kind) as (bench, clock):
             assert await idle(bench, clock) <= LIMIT
         are_there = await reused(tmp_path, kind, PROMPTS)
         assert are_there == sorted(are_there), "the last ones"
@@ -62,14 +81,9 @@ def test_a_full_disk_is_not_written_anew_each_time_a_model_is_idle(
     kind: CacheKind, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        clock = Clock()
-        async with running(
-            Script(), kind, clock=clock, disk=disk(tmp_path, max_bytes=LIMIT)
-        ) as bench:
-            for prompt in PROMPTS:
-                await bench.run(prompt)
+        async with told_all(tmp_path, kind) as (bench, clock):
             written = await idle(bench, clock)
-            await asyncio.sleep(0.2)  # their order is noted on them once all are written
+            await noted(bench)
             before = files(tmp_path)
             await bench.run(words(200, 99))
             again = await idle(bench, clock)
